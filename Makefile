@@ -1,0 +1,63 @@
+# The one entry point. `make help` lists the targets.
+# Everything is created inside the checkout (.venv) or in the caches of uv, Go and BigFleet under the
+# user's home; nothing is installed globally.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+
+# A clean environment has none of the machine's settings, so the ones we rely on are made here.
+export UV_SYSTEM_CERTS := true
+export UV_NO_CONFIG := true
+export UV_PYTHON_DOWNLOADS := never
+export GOTOOLCHAIN := local
+export GOFLAGS := -buildvcs=false
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+
+PACKAGES := packages/base packages/bigfleet packages/providerkit
+EDITABLE := $(foreach p,$(PACKAGES),-e $(p))
+PYPROJECTS := pyproject.toml $(PACKAGES:=/pyproject.toml)
+
+##@ Everyday
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} \
+	  /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-zA-Z0-9_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: venv
+venv: $(READY) ## Create .venv from requirements.lock (other targets do it when needed)
+
+$(READY): requirements.lock requirements-uv.lock $(PYPROJECTS)
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "BigFleet needs Python 3.11 or newer; $(PYTHON) is %d.%d. Try: make PYTHON=python3.11 $(MAKECMDGOALS)" % v)'
+	@echo "creating $(VENV) from requirements.lock"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements-uv.lock
+	@$(BIN)/uv pip sync --quiet --require-hashes requirements.lock
+	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation $(EDITABLE)
+	@touch $@
+
+##@ Maintenance
+
+.PHONY: lock
+lock: ## Recompute requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)
+	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV); $(BIN)/python -m pip install --quiet uv; }
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate $(LOCK_ARGS) \
+	  --python-version 3.11 --no-emit-package bigfleet-base \
+	  --group pyproject.toml:dev $(PACKAGES:=/pyproject.toml) -o requirements.lock
+	printf 'uv==%s\n' "$$(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements.lock)" \
+	  | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --python-version 3.11 - -o requirements-uv.lock
+
+.PHONY: clean
+clean: ## Remove .venv and everything generated outside git
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
