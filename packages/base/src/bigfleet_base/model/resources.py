@@ -1,0 +1,73 @@
+"""Resource vectors: amounts by resource name, compared by value, an absent name being zero.
+
+The arithmetic does not care about the unit. The operator adds nano-units; the engine works in
+milli-units, rounded up once on ingest (engine.md §2.1).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+
+class ResourceVector(Mapping[str, int]):
+    """An immutable vector without zero entries, so that equal amounts are equal objects."""
+
+    __slots__ = ("_amounts", "_hash")
+
+    def __init__(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
+        merged = {**(amounts or {}), **named}
+        self._amounts: Final = {name: amount for name, amount in merged.items() if amount}
+        self._hash: int | None = None
+
+    def __getitem__(self, name: str) -> int:
+        """The amount of one resource; zero when the vector does not mention it."""
+        return self._amounts.get(name, 0)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._amounts)
+
+    def __len__(self) -> int:
+        return len(self._amounts)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._amounts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ResourceVector) and self._amounts == other._amounts
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(frozenset(self._amounts.items()))
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"ResourceVector({self._amounts})"
+
+    def __add__(self, other: "ResourceVector") -> "ResourceVector":
+        total = dict(self._amounts)
+        for name, amount in other._amounts.items():
+            total[name] = total.get(name, 0) + amount
+        return ResourceVector(total)
+
+    def __sub__(self, other: "ResourceVector") -> "ResourceVector":
+        """What is left, never below zero; resources that only ``other`` names vanish."""
+        return ResourceVector({name: max(0, amount - other[name]) for name, amount in self._amounts.items()})
+
+    def __mul__(self, times: int) -> "ResourceVector":
+        return ResourceVector({name: amount * times for name, amount in self._amounts.items()})
+
+    def maximum(self, other: "ResourceVector") -> "ResourceVector":
+        """The larger amount of each resource."""
+        names = self._amounts.keys() | other._amounts.keys()
+        return ResourceVector({name: max(self[name], other[name]) for name in names})
+
+    def covers(self, want: "ResourceVector") -> bool:
+        """Whether every amount wanted above zero is here; an empty wish is always covered."""
+        have = self._amounts
+        return all(have.get(name, 0) >= amount for name, amount in want._amounts.items() if amount > 0)
+
+    def is_zero(self) -> bool:
+        """Whether nothing is wanted: no amount above zero."""
+        return all(amount <= 0 for amount in self._amounts.values())
+
+
+EMPTY: Final = ResourceVector()
