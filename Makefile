@@ -25,7 +25,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
 PACKAGES := packages/base packages/bigfleet packages/providerkit
 EDITABLE := $(foreach p,$(PACKAGES),-e $(p))
-PYPROJECTS := pyproject.toml $(PACKAGES:=/pyproject.toml)
+PYPROJECTS := $(PACKAGES:=/pyproject.toml)
 
 ##@ Everyday
 
