@@ -46,25 +46,23 @@ def parse_quantity(text: str) -> int:
     return -magnitude if sign == "-" else magnitude
 
 
-def format_quantity(nano: int, *, binary: bool) -> str:
+def format_quantity(nano: int, *, binary: bool, largest: str = "E") -> str:
     """Write nano-units in canonical form: the largest suffix that leaves an integer in front of it.
 
     The binary form falls back to the decimal one below 1024 units and for fractions of a unit, as in
-    Kubernetes.
+    Kubernetes. ``largest`` stops earlier, for readers that do not know every suffix.
     """
-    if binary and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
-        mantissa, power = nano // NANO, 0
-        while power < len(_BINARY_SUFFIXES) - 1 and mantissa % 1024 == 0:
-            mantissa //= 1024
-            power += 1
-        return f"{mantissa}{_BINARY_SUFFIXES[power]}"
     if nano == 0:
         return "0"
-    mantissa, power = nano, 0
-    while power < len(_DECIMAL_SUFFIXES) - 1 and mantissa % 1000 == 0:
-        mantissa //= 1000
-        power += 1
-    return f"{mantissa}{_DECIMAL_SUFFIXES[power]}"
+    if binary and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
+        mantissa, base, suffixes, last = nano // NANO, 1024, _BINARY_SUFFIXES, largest + "i"
+    else:
+        mantissa, base, suffixes, last = nano, 1000, _DECIMAL_SUFFIXES, largest
+    for suffix in suffixes:
+        if suffix == last or mantissa % base:
+            return f"{mantissa}{suffix}"
+        mantissa //= base
+    raise ValueError(f"{largest!r} is no suffix of a quantity")
 
 
 def prints_binary(resource: str) -> bool:
@@ -80,9 +78,9 @@ def milli_from_nano(nano: int) -> int:
 _QUANTITY: Final = re.compile(
     r"([+-]?)(?:([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?[0-9]+))?"
 )
-_DECIMAL_SUFFIXES: Final = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+_DECIMAL_SUFFIXES: Final[tuple[str, ...]] = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 _DECIMAL: Final = {suffix: 3 * power - 9 for power, suffix in enumerate(_DECIMAL_SUFFIXES)}
-_BINARY_SUFFIXES: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_BINARY_SUFFIXES: Final[tuple[str, ...]] = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _BINARY: Final = {suffix: 1024**power for power, suffix in enumerate(_BINARY_SUFFIXES) if suffix}
 _BINARY_RESOURCES: Final = frozenset({"memory", "ephemeral-storage", "storage"})
 
