@@ -47,7 +47,50 @@ $(READY): requirements.lock requirements-uv.lock $(PYPROJECTS)
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation $(EDITABLE)
 	@touch $@
 
+.PHONY: test
+test: $(READY) ## Run the tests that need only Python (ARGS goes to pytest)
+	$(BIN)/pytest --ignore=tests/kube $(ARGS)
+
+.PHONY: check
+check: $(READY) ## Lint, format, types, import contracts, generated files, rules with tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy packages tests tools
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/python tools/generate.py --check
+	$(BIN)/python tools/draw_states.py --check
+	$(MAKE) --no-print-directory rules ARGS=
+
+.PHONY: format
+format: $(READY) ## Format the code and fix what the linter can fix
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+.PHONY: rules
+rules: $(READY) ## Show which rules of the specification have a test (ARGS=engine names those without)
+	$(BIN)/python -m tests.support.rules_report $(ARGS)
+
+##@ With the real parts
+
+.PHONY: tools
+tools: ## Build etcd, Kubernetes and kwok from the Go module proxy (once; kept in the user's cache)
+	$(PYTHON) tools/build.py
+
+.PHONY: test-kube
+test-kube: $(READY) tools ## Run the tests that need the real parts (ARGS goes to pytest)
+	$(BIN)/pytest tests/kube $(ARGS)
+
+.PHONY: nightly
+nightly: $(READY) tools ## Run every test at full size
+	$(BIN)/pytest --full-size $(ARGS)
+
 ##@ Maintenance
+
+.PHONY: generate
+generate: $(READY) ## Regenerate the stubs and the drawn documentation
+	$(BIN)/python tools/generate.py
+	$(BIN)/python tools/draw_states.py
 
 .PHONY: lock
 lock: ## Recompute requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)

@@ -1,0 +1,133 @@
+"""The workspace keeps its promises: what is committed, what is locked, what each wheel needs."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+def tracked_files() -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+    )
+    return [path for name in listing.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+# Written in two halves so that this file does not hold what it looks for.
+REGISTRY_HOSTS = [
+    first + second
+    for first, second in [
+        ("pypi", ".org"),
+        ("python", "hosted.org"),
+        ("proxy.go", "lang.org"),
+        ("sum.go", "lang.org"),
+        ("registry.npm", "js.org"),
+        ("deb.deb", "ian.org"),
+        ("repo.maven", ".apache.org"),
+        ("static.crates", ".io"),
+        ("index.crates", ".io"),
+    ]
+]
+
+
+def test_no_tracked_file_names_a_package_registry() -> None:
+    pattern = re.compile("|".join(map(re.escape, REGISTRY_HOSTS)))
+    named = [
+        f"{path.relative_to(ROOT)}: {found.group()}"
+        for path in tracked_files()
+        if (found := pattern.search(path.read_text(encoding="utf-8", errors="replace")))
+    ]
+    assert not named
+
+
+def test_no_tracked_file_holds_a_path_of_one_machine() -> None:
+    homes = re.compile(
+        r"(?<![\w.~$})>])/(?:" + "|".join(["ro" + "ot", "ho" + "me/[a-z]", "wo" + "rk/"]) + r")\b"
+    )
+    named = [
+        f"{path.relative_to(ROOT)}: {found.group()}"
+        for path in tracked_files()
+        if (found := homes.search(path.read_text(encoding="utf-8", errors="replace")))
+    ]
+    assert not named
+
+
+def test_every_dependency_is_locked_with_hashes() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    blocks = re.findall(
+        r"^([a-z0-9][a-z0-9._-]*)==[^\n]*((?:\n    --hash=sha256:[0-9a-f]{64}[ \\]*)+)", lock, re.M
+    )
+    locked = {name for name, _ in blocks}
+    assert len(re.findall(r"^[a-z0-9]", lock, re.M)) == len(blocks), "an entry without hashes"
+    wanted = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["dev"])
+    for name in ("base", "bigfleet", "providerkit"):
+        project = tomllib.loads((ROOT / "packages" / name / "pyproject.toml").read_text())["project"]
+        wanted |= set(project["dependencies"])
+    names = {re.split(r"[<>=!~ \[]", requirement)[0] for requirement in wanted} - {"bigfleet-base"}
+    assert names <= locked, "run `make lock`"
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    for name in ("base", "providerkit"):
+        uv(
+            "build",
+            "--wheel",
+            "--no-build-isolation",
+            "--python",
+            sys.executable,
+            "-o",
+            folder,
+            ROOT / "packages" / name,
+        )
+    return folder
+
+
+def uv(*arguments: str | Path) -> None:
+    subprocess.run([BIN / "uv", "--system-certs", "--quiet", *arguments], cwd=ROOT, check=True, timeout=100)
+
+
+def test_a_provider_author_installs_neither_numpy_nor_the_control_plane(wheels: Path, tmp_path: Path) -> None:
+    pins = tmp_path / "pins.txt"
+    lock = (ROOT / "requirements.lock").read_text()
+    pins.write_text(
+        "\n".join(line.rstrip(" \\") for line in lock.splitlines() if re.match(r"[a-z0-9]", line))
+    )
+    uv("venv", "--python", sys.executable, tmp_path / "empty")
+    python = tmp_path / "empty" / "bin" / "python"
+    uv(
+        "pip",
+        "install",
+        "--python",
+        python,
+        "--find-links",
+        wheels,
+        "--constraint",
+        pins,
+        "bigfleet-providerkit",
+    )
+    script = """
+import importlib.resources, importlib.util, pkgutil
+import bigfleet_base, bigfleet_providerkit
+for root in (bigfleet_base, bigfleet_providerkit):
+    for module in pkgutil.walk_packages(root.__path__, root.__name__ + "."):
+        importlib.import_module(module.name)
+for absent in ("numpy", "bigfleet"):
+    assert importlib.util.find_spec(absent) is None, absent
+for root in (bigfleet_base, bigfleet_providerkit):
+    assert importlib.resources.files(root).joinpath("py.typed").is_file()
+api = importlib.resources.files("bigfleet_base.api")
+assert api.joinpath("crds", "capacityrequests.yaml").is_file()
+assert api.joinpath("proto", "bigfleet", "v1alpha1", "shard.proto").is_file()
+"""
+    done = subprocess.run(
+        [python, "-I", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
