@@ -167,3 +167,47 @@ def test_long_texts_of_ordinary_size_are_exact() -> None:
     assert parse_quantity("1e-999999999999") == 1
     assert parse_quantity("0e999999999999") == 0
     assert parse_quantity("1" + "0" * 3000 + "e-3000") == NANO
+
+
+# The cases below come from the Kubernetes library itself (tools/vectors). We differ from it on purpose, and
+# only where the file marks it: it reads a text without a digit ("m", "+") as zero, which our grammar does not
+# have; it wraps exponents beyond 32 bits and holds others no program could add up; it caps what does not fit its own representation, where
+# we keep the exact value that the file gives beside it.
+
+
+@rule("engine.I26", "ruling.R20")
+def test_parsing_agrees_with_kubernetes() -> None:
+    accepted = refused = 0
+    for case in vectors("quantity.jsonl"):
+        if case.get("exponent_range"):
+            continue
+        if not case["ok"] or case.get("lenient") or case.get("huge"):
+            with pytest.raises(QuantityError):
+                parse_quantity(case["in"])
+            refused += 1
+            continue
+        assert parse_quantity(case["in"]) == int(case.get("exact", case["nano"])), case
+        accepted += 1
+    assert accepted >= 3_500 and refused >= 1_000 and accepted + refused >= 5_000
+
+
+@rule("engine.I26", "ruling.R20")
+def test_canonical_text_agrees_with_kubernetes() -> None:
+    for case in vectors("quantity.jsonl"):
+        for form, binary in (("decimal", False), ("binary", True)):
+            if form in case and form not in case.get("misprinted", ()):
+                assert format_quantity(int(case["nano"]), binary=binary) == case[form], case
+
+
+@rule("engine.I26")
+def test_comparing_and_adding_agree_with_kubernetes() -> None:
+    pairs = 0
+    for case in vectors("quantity_pairs.jsonl"):
+        a, b = parse_quantity(case["a"]), parse_quantity(case["b"])
+        assert (a > b) - (a < b) == case.get("exact_cmp", case["cmp"]), case
+        assert a + b == int(case.get("exact", case["sum"])), case
+        for form, binary in (("decimal", False), ("binary", True)):
+            if form not in case.get("misprinted", ()):
+                assert format_quantity(int(case["sum"]), binary=binary) == case[form], case
+        pairs += 1
+    assert pairs >= 1_000
