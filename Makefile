@@ -92,6 +92,10 @@ generate: $(READY) ## Regenerate the stubs and the drawn documentation
 	$(BIN)/python tools/generate.py
 	$(BIN)/python tools/draw_states.py
 
+.PHONY: vectors
+vectors: ## Reprint the reference vectors from the Kubernetes library (needs Go)
+	cd tools/vectors && go run . -out ../../tests/unit/base/model/vectors
+
 .PHONY: lock
 lock: ## Recompute requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV); $(BIN)/python -m pip install --quiet uv; }

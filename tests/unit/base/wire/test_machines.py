@@ -14,6 +14,7 @@ from bigfleet_base.model import (
     InvalidMachineError,
     Machine,
     MachineState,
+    Preemptor,
     ResourceVector,
 )
 from bigfleet_base.model.lifecycle import check

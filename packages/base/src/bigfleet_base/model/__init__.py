@@ -8,6 +8,7 @@ from bigfleet_base.model.machine import (
     InvalidMachineError,
     Machine,
     MachineState,
+    Preemptor,
     effective_cost,
 )
 from bigfleet_base.model.need import Need, Profile, aggregate_rows
@@ -26,6 +27,7 @@ __all__ = [
     "MachineState",
     "Need",
     "Operator",
+    "Preemptor",
     "Profile",
     "QuantityError",
     "Requirement",

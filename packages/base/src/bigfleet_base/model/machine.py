@@ -56,6 +56,16 @@ class HostRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Preemptor:
+    """The Need a machine is drained for."""
+
+    cluster: str
+    priority: int
+    need_fingerprint: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """What is known of one machine. Amounts are milli-units."""
 

@@ -11,17 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bigfleet_base.model import Preemptor
+
 PREFIX: Final = "bigfleet.lucy.sh/"
-
-
-@dataclass(frozen=True, slots=True)
-class Preemptor:
-    """The Need a machine is drained for."""
-
-    cluster: str
-    priority: int
-    need_fingerprint: str
-    group: str
 
 
 @dataclass(frozen=True, slots=True)
