@@ -21,7 +21,6 @@ from bigfleet_base.model.lifecycle import check
 from bigfleet_base.model.penalty import bound_dollars
 from bigfleet_base.wire.machines import decode_machine, encode_machine
 from bigfleet_base.wire.metadata import (
-    Preemptor,
     decode_notes,
     encode_assignment,
     encode_drain,
