@@ -58,6 +58,7 @@ check: $(READY) ## Lint, format, types, import contracts, generated files, rules
 	$(BIN)/mypy packages tests tools
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
 	$(BIN)/python tools/generate.py --check
 	$(BIN)/python tools/draw_states.py --check
 	$(MAKE) --no-print-directory rules ARGS=

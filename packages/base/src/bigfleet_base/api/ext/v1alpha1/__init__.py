@@ -1,0 +1,1 @@
+"""Stubs of the package bigfleet.ext.v1alpha1."""
