@@ -1,0 +1,189 @@
+"""One cycle, from demand and machines to actions (engine.md §7).
+
+``Engine`` is the whole of deciding: it holds the machines, the demand and the little that is carried from
+cycle to cycle. A cycle is a generator: it yields after a bounded number of rows so that its caller can let
+other work run, and returns its result at the end. Nothing leaves it before, and the inventory stands still
+meanwhile, so where it was cut does not matter.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+from bigfleet_base.model import MachineState
+
+from bigfleet.engine.actions import Action, ActionKind
+from bigfleet.engine.assign import Phase1
+from bigfleet.engine.inventory import Inventory
+from bigfleet.engine.ledger import Ledger, Part, PartKey, Shortfall
+from bigfleet.engine.matching import Matcher
+from bigfleet.engine.needs import NeedsTable
+from bigfleet.engine.normalise import FoldState, GangClass, normalise
+from bigfleet.engine.options import DEFAULTS, Options
+from bigfleet.engine.parking import Parking
+from bigfleet.engine.preempt import Phase2
+from bigfleet.engine.rails import Passed, Rails
+from bigfleet.engine.reclaim import phase3
+from bigfleet.engine.stock import Row
+from bigfleet.engine.supply import Supply
+from bigfleet.engine.verdicts import Verdict, VerdictAges, judge
+from bigfleet.engine.victims import VictimOrder
+
+
+@dataclass(frozen=True, slots=True)
+class CycleInputs:
+    """What the shard tells the engine at the start of a cycle."""
+
+    now: int
+    tick: bool = True
+    """Whether an interval has passed since the last tick: only then do counters in cycles go up."""
+    options: Options = DEFAULTS
+    blocked: frozenset[tuple[str, str]] = frozenset()
+    """(cluster, fingerprint) for which nothing is to be started."""
+    without_session: frozenset[str] = frozenset()
+    """Clusters that have had no session for too long."""
+    busy: Callable[[str], bool] = lambda _: False
+    """Whether a machine has an action queued or running; asked when the cycle ends."""
+    withhold: Callable[[Action], bool] = lambda _: False
+    """Whether the shard does not want an action started now; asked when the cycle ends."""
+    free_places: int | None = None
+    """Room in the action queue; None: enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class CycleResult:
+    """All that a cycle decided."""
+
+    decided: list[Action]
+    """In the order of the phases, before the rails."""
+    passed: Passed
+    verdicts: list[Verdict]
+    shortfalls: dict[PartKey, Part]
+    report: list[Shortfall]
+    holders: "Holders"
+    """The base of every answer to why a machine is where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Who holds each machine, and who lost one in this cycle, as indexes into the verdicts."""
+
+    held: dict[str, int]
+    lost: dict[str, int]
+
+
+@dataclass(slots=True)
+class Engine:
+    """Inventory, demand and what is carried over; ``cycle`` decides."""
+
+    inventory: Inventory = field(default_factory=Inventory)
+    needs: NeedsTable = field(default_factory=NeedsTable)
+    parking: Parking = field(default_factory=Parking)
+    ledger: Ledger = field(default_factory=Ledger)
+    rails: Rails = field(default_factory=Rails)
+    ages: VerdictAges = field(default_factory=VerdictAges)
+    folds: dict[GangClass, FoldState] = field(default_factory=dict)
+    _matcher: Matcher = field(default_factory=Matcher)
+
+    def cycle(self, inputs: CycleInputs, slice_rows: int = 1000) -> Generator[None, None, CycleResult]:
+        """Decide, pausing after every ``slice_rows`` rows."""
+        self.inventory.ask(self.needs.asked_keys())
+        self.inventory.freeze()
+        try:
+            work = self._decide(inputs)
+            done = 0
+            while True:
+                try:
+                    done += next(work)
+                except StopIteration as finished:
+                    result: CycleResult = finished.value
+                    return result
+                if done >= slice_rows:
+                    done = 0
+                    yield
+        finally:
+            self.inventory.thaw()
+
+    def run(self, inputs: CycleInputs) -> CycleResult:
+        """A cycle in one piece."""
+        work = self.cycle(inputs)
+        while True:
+            try:
+                next(work)
+            except StopIteration as finished:
+                result: CycleResult = finished.value
+                return result
+
+    def _decide(self, inputs: CycleInputs) -> Generator[int, None, CycleResult]:
+        options, now, tick = inputs.options, inputs.now, inputs.tick
+        reported = self.needs.reported
+        demand, self.folds = normalise(self.inventory, self._matcher, self.needs.snapshot(), self.folds, tick)
+        demand = self.parking.stamp(demand, inputs.blocked, inputs.without_session)
+        rows = [Row(index, item, item.need.aggregate) for index, item in enumerate(demand)]
+        yield len(rows)
+
+        supply = Supply(self.inventory, self._matcher, rows, reported)
+        phase1 = Phase1(rows, supply, VictimOrder(options), now)
+        yield from phase1.run()
+        self.parking.update(rows, supply, tick)
+
+        phase2 = Phase2(rows, supply, options, now)
+        yield from phase2.run()
+        self.parking.helped = {
+            row.demand.need.key for row, found in phase2.resolutions.items() if found.picks or found.counted
+        }
+
+        reclaims = yield from phase3(supply, phase2.picked, options, now)
+        decided = phase1.actions() + phase2.actions + reclaims
+
+        passed = self.rails.run(
+            decided,
+            {
+                cluster: self.inventory.count(MachineState.CONFIGURED, cluster)
+                for cluster in self.inventory.clusters_with(MachineState.CONFIGURED)
+            },
+            options,
+            now,
+            busy=inputs.busy,
+            startable=self._startable,
+            withhold=inputs.withhold,
+            free_places=inputs.free_places,
+        )
+        self.ledger.record(phase2.unresolved(), tick)
+        ages = self.ages.advance(rows, tick)
+        verdicts = []
+        for row in rows:
+            parked_age = self.parking.ages.get(row.demand.need.key, 0)
+            resolution = phase2.resolutions.get(row)
+            verdicts.append(judge(row, ages[row], parked_age, supply, resolution, inputs.blocked))
+            yield 1
+        return CycleResult(
+            decided, passed, verdicts, self.ledger.visible(), self.ledger.report(), _holders(rows, phase2)
+        )
+
+    def _startable(self, action: Action) -> bool:
+        """Whether the machine is still in the state the action starts from, changes of this very cycle
+        included."""
+        if action.machine_id not in self.inventory:
+            return False
+        return self.inventory.entry(action.machine_id).machine.state is _STARTS_FROM[action.kind]
+
+
+def _holders(rows: list[Row], phase2: Phase2) -> Holders:
+    return Holders(
+        held={machine_id: row.index for row in rows for span in row.claims for machine_id in span.ids},
+        lost={
+            pick.machine_id: pick.loser
+            for found in phase2.resolutions.values()
+            for pick in found.picks
+            if pick.loser is not None
+        },
+    )
+
+
+_STARTS_FROM = {
+    ActionKind.BOOTSTRAP: MachineState.IDLE,
+    ActionKind.PROVISION: MachineState.SPECULATIVE,
+    ActionKind.PREEMPT: MachineState.CONFIGURED,
+    ActionKind.RECLAIM: MachineState.CONFIGURED,
+    ActionKind.DELETE: MachineState.IDLE,
+}

@@ -1,0 +1,402 @@
+"""The machines of a shard, held so that a cycle never walks them (engine.md §2.5, §4).
+
+Per machine there is a row in a few columns; what many machines share (offer, labels, binding) is stored once
+and counted. Beside the columns stand the cells, kept sorted on every change: a cycle reads those.
+
+While a cycle runs the inventory is not written: changes wait in an overlay that readers look into first and
+that is merged when the cycle ends, so that a cycle cut into slices decides as if it had run in one piece.
+"""
+
+import bisect
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from bigfleet_base.model import CapacityType, HostRef, Machine, MachineState, Preemptor
+from bigfleet_base.model.lifecycle import Memory, check, edge
+
+from bigfleet.engine.cells import NO_CALL, Binding, Call, Cell, CellKey, MachineClass, Offer
+
+
+class UnknownMachineError(KeyError):
+    """No machine with this id."""
+
+
+class DuplicateMachineError(ValueError):
+    """A machine with this id exists already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """What this process remembers beside a machine's record."""
+
+    idle_since: int | None = None
+    last_reclamation_value: float = 0.0
+    preempted_for: Preemptor | None = None
+    drain_deadline: int | None = None
+    seen_start: bool = False
+    held_off: Call = NO_CALL
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One machine as a whole: its record and what is remembered beside it."""
+
+    machine: Machine
+    sidecar: Sidecar
+
+
+class Inventory:
+    """Machines by id, by cell, and by the indexes a cycle needs."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, _Row] = {}
+        self._offers: _Interner[Offer] = _Interner()
+        self._labels: _Interner[_Labels] = _Interner()
+        self._bindings: _Interner[Binding] = _Interner()
+        self._asked: frozenset[str] = frozenset()
+        self._classes: dict[tuple[Offer, tuple[tuple[str, str], ...]], MachineClass] = {}
+        self._class_numbers = 0
+        self._cells: dict[CellKey, Cell] = {}
+        self._by_state: defaultdict[MachineState, dict[CellKey, Cell]] = defaultdict(dict)
+        self._by_cluster: defaultdict[tuple[str, MachineState], dict[CellKey, Cell]] = defaultdict(dict)
+        self._overlay: dict[str, Entry | None] | None = None
+        self._undeletable: set[tuple[str, CapacityType]] = set()
+
+    # Reading
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, machine_id: str) -> bool:
+        return self._entry_or_none(machine_id) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids, in no particular order, without what the overlay adds or takes away."""
+        return iter(self._rows)
+
+    def entry(self, machine_id: str) -> Entry:
+        """The machine as it is now, a change that waits for the end of the cycle included."""
+        entry = self._entry_or_none(machine_id)
+        if entry is None:
+            raise UnknownMachineError(machine_id)
+        return entry
+
+    def cells(self, state: MachineState) -> Iterable[Cell]:
+        """The cells of one state, in no particular order."""
+        return self._by_state[state].values()
+
+    def cluster_cells(self, cluster: str, state: MachineState) -> Iterable[Cell]:
+        """The cells of one state that are bound to one cluster."""
+        found = self._by_cluster.get((cluster, state))
+        return found.values() if found else ()
+
+    def clusters_with(self, state: MachineState) -> list[str]:
+        """The clusters that have machines in a state, by id."""
+        return sorted(cluster for (cluster, of), cells in self._by_cluster.items() if of is state and cells)
+
+    def count(self, state: MachineState, cluster: str | None = None) -> int:
+        """How many machines are in a state, in the fleet or in one cluster."""
+        cells = self.cells(state) if cluster is None else self.cluster_cells(cluster, state)
+        return sum(len(cell.ids) for cell in cells)
+
+    def sidecar(self, machine_id: str) -> Sidecar:
+        """What is remembered beside a machine, as the running cycle sees it."""
+        return self._rows[machine_id].sidecar
+
+    def is_not_deletable(self, machine_id: str) -> bool:
+        """Whether its provider has no Delete for its capacity type."""
+        row = self._rows[machine_id]
+        return (row.host_provider, row.offer.capacity_type) in self._undeletable
+
+    # Writing
+
+    def insert(self, machine: Machine, now: int, sidecar: Sidecar | None = None) -> None:
+        """Add a machine; one that is Idle starts its clock now."""
+        check(machine)
+        if machine.id in self:
+            raise DuplicateMachineError(machine.id)
+        sidecar = sidecar or Sidecar()
+        if machine.state is MachineState.IDLE:
+            sidecar = replace(sidecar, idle_since=now)
+        self._put(machine.id, Entry(machine, sidecar))
+
+    def apply(
+        self,
+        machine: Machine,
+        now: int,
+        *,
+        started: bool = False,
+        preempted_for: Preemptor | None = None,
+        drain_deadline: int | None = None,
+    ) -> None:
+        """Write a new record of a known machine: a legal edge, or a merge of fields in the same state.
+
+        ``started`` says that this process makes the transition; a drain also says for whom and until when.
+        """
+        check(machine)
+        before = self.entry(machine.id)
+        sidecar = before.sidecar
+        if machine.state is not before.machine.state:
+            memory = edge(before.machine.state, machine.state).memory
+            sidecar = _remember(sidecar, memory, before.machine, now)
+            if Memory.STAMP_SEEN_START in memory or Memory.STAMP_DRAIN in memory:
+                sidecar = replace(sidecar, seen_start=started)
+            if Memory.STAMP_DRAIN in memory:
+                sidecar = replace(sidecar, preempted_for=preempted_for, drain_deadline=drain_deadline)
+        self._put(machine.id, Entry(machine, sidecar))
+
+    def adopt(self, machine: Machine, now: int, preempted_for: Preemptor | None = None) -> None:
+        """Write a record over no edge of the table: what a provider shows, or a call taken back."""
+        check(machine)
+        before = self.entry(machine.id)
+        sidecar = before.sidecar
+        if machine.state is not before.machine.state:
+            sidecar = Sidecar(
+                idle_since=now if machine.state is MachineState.IDLE else None,
+                preempted_for=preempted_for if machine.state is MachineState.DRAINING else None,
+                held_off=sidecar.held_off,
+            )
+        self._put(machine.id, Entry(machine, sidecar))
+
+    def remove(self, machine_id: str) -> None:
+        """Forget a machine."""
+        self.entry(machine_id)
+        self._put(machine_id, None)
+
+    def hold_off(self, machine_id: str, calls: Call) -> None:
+        """Say which calls are not to be tried on a machine at present."""
+        entry = self.entry(machine_id)
+        self._put(machine_id, Entry(entry.machine, replace(entry.sidecar, held_off=calls)))
+
+    def mark_not_deletable(self, provider: str, capacity_type: CapacityType) -> None:
+        """Say that a provider has no Delete for a capacity type; true for as long as this process lives."""
+        assert self._overlay is None, "cells must not change under a running cycle"
+        self._undeletable.add((provider, capacity_type))
+        for machine_id in list(self._rows):
+            self._put(machine_id, self._read(self._rows[machine_id]))
+
+    def ask(self, keys: Iterable[str]) -> None:
+        """Make label keys visible to matching. A key asked for the first time splits the classes anew."""
+        assert self._overlay is None, "classes must not change under a running cycle"
+        wanted = self._asked.union(keys)
+        if wanted == self._asked:
+            return
+        self._asked = wanted
+        entries = {machine_id: self._read(row) for machine_id, row in self._rows.items()}
+        self._classes.clear()
+        self._cells.clear()
+        self._by_state.clear()
+        self._by_cluster.clear()
+        for machine_id in sorted(entries):
+            row = self._rows[machine_id]
+            row.cell = self._cell(row, entries[machine_id])
+            row.cell.ids.append(machine_id)
+
+    def freeze(self) -> None:
+        """Start of a cycle: from here on changes wait."""
+        assert self._overlay is None, "a cycle is running"
+        self._overlay = {}
+
+    def thaw(self) -> None:
+        """End of a cycle: what waited is written, in the order it came."""
+        waiting, self._overlay = self._overlay or {}, None
+        for machine_id, entry in waiting.items():
+            self._put(machine_id, entry)
+
+    def _entry_or_none(self, machine_id: str) -> Entry | None:
+        if self._overlay is not None and machine_id in self._overlay:
+            return self._overlay[machine_id]
+        row = self._rows.get(machine_id)
+        return None if row is None else self._read(row)
+
+    def _read(self, row: "_Row") -> Entry:
+        offer, binding = row.offer, row.binding
+        machine = Machine(
+            id=row.id,
+            state=row.cell.state,
+            host=HostRef(row.host_provider, row.host_ref),
+            cluster=binding.cluster,
+            instance_type=offer.instance_type,
+            zone=offer.zone,
+            capacity_type=offer.capacity_type,
+            resources=offer.resources,
+            allocatable=offer.allocatable,
+            labels=row.labels.values,
+            price_per_hour=offer.price_per_hour,
+            interruption_probability=offer.interruption_probability,
+            last_error=row.last_error,
+            assigned_priority=binding.priority,
+            assigned_interruption_penalty=binding.interruption_penalty,
+            assigned_reclamation_penalty=binding.reclamation_penalty,
+            assigned_need_fingerprint=binding.fingerprint,
+            assigned_group=binding.group,
+            target_cluster=binding.target_cluster,
+        )
+        return Entry(machine, row.sidecar)
+
+    def _put(self, machine_id: str, entry: Entry | None) -> None:
+        if self._overlay is not None:
+            self._overlay[machine_id] = entry
+            return
+        known = self._rows.pop(machine_id, None)
+        if known is not None:
+            self._leave(known)
+        if entry is None:
+            return
+        m = entry.machine
+        row = _Row(
+            id=m.id,
+            offer=self._offers.take(
+                Offer(
+                    m.instance_type,
+                    m.zone,
+                    m.capacity_type,
+                    m.resources,
+                    m.allocatable,
+                    m.price_per_hour,
+                    m.interruption_probability,
+                )
+            ),
+            labels=self._labels.take(_Labels(m.labels)),
+            binding=self._bindings.take(
+                Binding(
+                    m.cluster,
+                    m.assigned_priority,
+                    m.assigned_interruption_penalty,
+                    m.assigned_reclamation_penalty,
+                    m.assigned_need_fingerprint,
+                    m.assigned_group,
+                    m.target_cluster,
+                )
+            ),
+            host_provider=m.host.provider,
+            host_ref=m.host.ref,
+            last_error=m.last_error,
+            sidecar=entry.sidecar,
+        )
+        row.cell = self._cell(row, entry)
+        bisect.insort(row.cell.ids, m.id)
+        self._rows[m.id] = row
+
+    def _leave(self, row: "_Row") -> None:
+        cell = row.cell
+        del cell.ids[bisect.bisect_left(cell.ids, row.id)]
+        if not cell.ids:
+            del self._cells[cell.key]
+            del self._by_state[cell.state][cell.key]
+            bound = self._by_cluster[cell.binding.cluster, cell.state]
+            del bound[cell.key]
+            if not bound:
+                del self._by_cluster[cell.binding.cluster, cell.state]
+        self._offers.give_back(row.offer)
+        self._labels.give_back(row.labels)
+        self._bindings.give_back(row.binding)
+
+    def _cell(self, row: "_Row", entry: Entry) -> Cell:
+        machine_class = self._class(row.offer, row.labels)
+        sidecar = entry.sidecar
+        key = CellKey(
+            state=entry.machine.state,
+            machine_class=machine_class.number,
+            binding=row.binding,
+            last_reclamation_value=sidecar.last_reclamation_value,
+            preempted_for=sidecar.preempted_for,
+            seen_start=sidecar.seen_start,
+            not_deletable=(row.host_provider, row.offer.capacity_type) in self._undeletable,
+            held_off=sidecar.held_off,
+        )
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = Cell(key, machine_class)
+            self._by_state[key.state][key] = cell
+            self._by_cluster[key.binding.cluster, key.state][key] = cell
+        return cell
+
+    def _class(self, offer: Offer, labels: "_Labels") -> MachineClass:
+        asked = tuple((key, labels.values[key]) for key in sorted(self._asked & labels.values.keys()))
+        known = self._classes.get((offer, asked))
+        if known is None:
+            if len(self._classes) > 2 * len(self._rows) + 1000:
+                self._forget_unused_classes()
+            # Numbers are never used twice, so that what is cached for a class can never meet another one.
+            self._class_numbers += 1
+            known = self._classes[offer, asked] = MachineClass(self._class_numbers, offer, dict(asked))
+        return known
+
+    def _forget_unused_classes(self) -> None:
+        used = {cell.machine_class.number for cell in self._cells.values()}
+        self._classes = {key: c for key, c in self._classes.items() if c.number in used}
+
+
+def _remember(sidecar: Sidecar, memory: tuple[Memory, ...], before: Machine, now: int) -> Sidecar:
+    """The sidecar after an edge with these effects."""
+    for effect in memory:
+        match effect:
+            case Memory.STAMP_IDLE_SINCE:
+                sidecar = replace(sidecar, idle_since=now)
+            case Memory.CLEAR_IDLE_SINCE:
+                sidecar = replace(sidecar, idle_since=None, last_reclamation_value=0.0)
+            case Memory.CLEAR_DRAIN:
+                sidecar = replace(sidecar, preempted_for=None, drain_deadline=None)
+            case Memory.KEEP_RECLAMATION_VALUE:
+                sidecar = replace(sidecar, last_reclamation_value=before.assigned_reclamation_penalty)
+            case Memory.STAMP_SEEN_START | Memory.STAMP_DRAIN | Memory.MARK_NOT_DELETABLE:
+                # What these need is not in the record; whoever writes says it.
+                pass
+    # Only a machine in creation or drain can have been started; the edge that starts it says so itself.
+    return replace(sidecar, seen_start=False)
+
+
+@dataclass(slots=True)
+class _Row:
+    id: str
+    offer: Offer
+    labels: "_Labels"
+    binding: Binding
+    host_provider: str
+    host_ref: str
+    last_error: str
+    sidecar: Sidecar
+    cell: Cell = None  # type: ignore[assignment] # set in the same breath, once the row can be looked at
+
+
+class _Labels:
+    """A label map that can be compared and shared."""
+
+    __slots__ = ("_hash", "values")
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self.values = values
+        self._hash = hash(frozenset(values.items()))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Labels) and self.values == other.values
+
+
+_Value = TypeVar("_Value", bound=Hashable)
+
+
+class _Interner(Generic[_Value]):
+    """Equal values as one object, for as long as somebody holds it."""
+
+    def __init__(self) -> None:
+        self._held: dict[_Value, list[_Value | int]] = {}
+
+    def take(self, value: _Value) -> _Value:
+        slot = self._held.get(value)
+        if slot is None:
+            self._held[value] = [value, 1]
+            return value
+        slot[1] += 1  # type: ignore[operator] # [value, how many hold it]
+        return slot[0]  # type: ignore[return-value] # [value, how many hold it]
+
+    def give_back(self, value: _Value) -> None:
+        slot = self._held[value]
+        slot[1] -= 1  # type: ignore[operator] # [value, how many hold it]
+        if slot[1] == 0:
+            del self._held[value]

@@ -1,0 +1,85 @@
+"""Demand as the shard holds it: the table of Needs and the guard in front of it (engine.md §5, §13.2)."""
+
+from dataclasses import dataclass, replace
+
+from bigfleet_base.model import EMPTY, Need, ResourceVector, aggregate_rows
+
+from bigfleet.engine.options import GUARD_CONFIRMATIONS, GUARD_FLOOR_ROWS
+
+
+@dataclass(slots=True)
+class _Baseline:
+    """The last accepted roll-up of a cluster, as the guard remembers it."""
+
+    rows: int
+    totals: ResourceVector
+    held: int = 0
+
+
+class NeedsTable:
+    """The demand of every cluster, replaced whole with each roll-up."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Need]] = {}
+        self._baselines: dict[str, _Baseline] = {}
+        self._reported: set[str] = set()
+        self._snapshot: tuple[Need, ...] | None = None
+
+    @property
+    def reported(self) -> frozenset[str]:
+        """Clusters that have sent a roll-up since this process started, an empty or a held one included."""
+        return frozenset(self._reported)
+
+    def held(self, cluster: str) -> int:
+        """How many roll-ups in a row the guard is holding."""
+        baseline = self._baselines.get(cluster)
+        return 0 if baseline is None else baseline.held
+
+    def apply_rollup(self, cluster: str, rows: list[Need], now: int, *, guard: bool = True) -> bool:
+        """Take a cluster's whole demand; False when the guard holds it and the old demand stays."""
+        self._reported.add(cluster)
+        totals = sum((row.aggregate for row in rows), EMPTY)
+        known = self._baselines.get(cluster)
+        if guard and known is not None and _suspicious(known, len(rows), totals):
+            known.held += 1
+            if known.held < GUARD_CONFIRMATIONS:
+                return False
+        self._baselines[cluster] = _Baseline(len(rows), totals)
+        self.replace(cluster, rows, now)
+        return True
+
+    def replace(self, cluster: str, rows: list[Need], now: int) -> None:
+        """Swap the rows of a cluster; a row that stays keeps the time it was first seen."""
+        arrivals = {need.key: need.arrival_ns for need in self._rows.get(cluster, ())}
+        merged = aggregate_rows(replace(row, arrival_ns=0) for row in rows)
+        if merged:
+            self._rows[cluster] = [replace(need, arrival_ns=arrivals.get(need.key, now)) for need in merged]
+        else:
+            self._rows.pop(cluster, None)
+        self._snapshot = None
+
+    def snapshot(self) -> tuple[Need, ...]:
+        """All rows in the order they are served: priority, then age, then cluster, then position."""
+        if self._snapshot is None:
+            rows = [need for cluster in sorted(self._rows) for need in self._rows[cluster]]
+            rows.sort(key=lambda need: (-need.profile.priority, need.arrival_ns, need.cluster_id))
+            self._snapshot = tuple(rows)
+        return self._snapshot
+
+    def asked_keys(self) -> set[str]:
+        """Every label key that some Need's requirements or spread look at."""
+        keys: set[str] = set()
+        for rows in self._rows.values():
+            for need in rows:
+                keys.update(r.key for r in need.profile.requirements)
+                keys.update(s.topology_key for s in need.profile.spread)
+        return keys
+
+
+def _suspicious(known: _Baseline, rows: int, totals: ResourceVector) -> bool:
+    if known.rows < GUARD_FLOOR_ROWS:
+        return False
+    if 10 * rows < known.rows:
+        return True
+    wanted = [(name, amount) for name, amount in known.totals.items() if amount > 0]
+    return bool(wanted) and all(10 * totals[name] < amount for name, amount in wanted)

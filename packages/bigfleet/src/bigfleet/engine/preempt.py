@@ -1,0 +1,229 @@
+"""Phase 2: machines that serve lower priorities, or nobody, are drained for Needs that lack them
+(engine.md §11)."""
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bigfleet_base.model import EMPTY, MachineState, Need, Preemptor, ResourceVector
+
+from bigfleet.engine.actions import Action, ActionKind, Reason
+from bigfleet.engine.assign import Work
+from bigfleet.engine.cells import Call
+from bigfleet.engine.options import Options, drain_grace_s
+from bigfleet.engine.spread import SpreadCounts, strict_spread
+from bigfleet.engine.stock import Row, Span, Stock, machines_needed
+from bigfleet.engine.supply import Supply
+from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
+
+
+@dataclass(slots=True, eq=False)
+class Range(Span):
+    """Configured machines of equal rank that can be taken; its start moves as they are."""
+
+    rank: int = 0
+    excess: bool = False
+    claimant: int | None = None
+    """Index of the Need that claims them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A machine drained for a Need, and the Need that loses it."""
+
+    machine_id: str
+    loser: int | None
+    """Index of the Need that claims it; None where nobody does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What Phase 2 found for one Need."""
+
+    deficit: ResourceVector
+    """What is still missing when all of it is free."""
+    picks: tuple[Pick, ...] = ()
+    freed: ResourceVector = EMPTY
+    """The capacity of the picks."""
+    counted: tuple[str, ...] = ()
+    """Machines that drain already and will do."""
+    preempted: bool = False
+    """Whether anything was picked for it now or before."""
+
+
+@dataclass(slots=True)
+class Phase2:
+    """Phase 2 over the supply that Phase 1 left."""
+
+    rows: list[Row]
+    supply: Supply
+    options: Options
+    now: int
+    actions: list[Action] = field(default_factory=list)
+    resolutions: dict[Row, Resolution] = field(default_factory=dict)
+    """One for every Need that Phase 1 left short, in the order they were served."""
+    picked: set[str] = field(default_factory=set)
+    counted: set[str] = field(default_factory=set)
+    ranges: list[Range] = field(default_factory=list)
+
+    def run(self) -> Work:
+        """Resolve the unsatisfied Needs, the highest priority first."""
+        short = [row for row in self.rows if not row.remaining.is_zero()]
+        short.sort(key=lambda row: -row.demand.need.profile.priority)
+        if any(not row.parked for row in short):
+            self.ranges = self._takeable()
+        for row in short:
+            self.resolutions[row] = self._resolve(row)
+            yield 1
+
+    def unresolved(self) -> dict[Row, Resolution]:
+        """The Needs that stay short."""
+        return {row: found for row, found in self.resolutions.items() if not found.deficit.is_zero()}
+
+    def _takeable(self) -> list[Range]:
+        ranges = []
+        for stock in self.supply.stocks(MachineState.CONFIGURED):
+            if stock.cell.key.held_off & Call.DRAIN:
+                continue
+            stamp = stock.cell.binding.priority
+            for claim in stock.claims:
+                priority = claim.row.demand.need.profile.priority
+                ranges.append(
+                    Range(
+                        stock, claim.span.start, claim.span.end, max(stamp, priority), False, claim.row.index
+                    )
+                )
+            if stock.left:
+                excess = stock.cell.binding.cluster in self.supply.reported
+                ranges.append(Range(stock, stock.taken, len(stock.ids), stamp, excess))
+        return ranges
+
+    def _resolve(self, row: Row) -> Resolution:
+        same = row.demand.need.profile.same
+        if row.parked or (same is not None and row.domain is None):
+            return Resolution(row.remaining)
+        search = _Search(row, self)
+        search.count_drains()
+        search.pick()
+        return Resolution(
+            search.remaining, tuple(search.picks), search.freed, tuple(search.counted), search.preempted
+        )
+
+
+class _Search:
+    """One Need's search for machines to free."""
+
+    def __init__(self, row: Row, phase: Phase2) -> None:
+        self.row = row
+        self.need = row.demand.need
+        self.priority = self.need.profile.priority
+        self.remaining = row.remaining
+        self.picks: list[Pick] = []
+        self.freed = EMPTY
+        self.counted: list[str] = []
+        self.preempted = False
+        self._phase = phase
+        spread = strict_spread(row)
+        self._spread = None if spread is None else SpreadCounts(row, spread, phase.supply)
+        same = self.need.profile.same
+        self._same_key = None if same is None else same.key
+        self._candidates = [
+            candidate
+            for candidate in phase.ranges
+            if (candidate.excess or candidate.rank < self.priority) and self._reachable(candidate.stock)
+        ]
+
+    def count_drains(self) -> None:
+        """Count what is draining already: for this Need, or for nobody and soon enough."""
+        for stamped, stocks in (
+            (True, self._phase.supply.drains_for(self.row)),
+            (False, self._phase.supply.unstamped_drains),
+        ):
+            waiting = self._drains(stocks)
+            while (found := self._next_drain(waiting, stamped)) is not None:
+                machine_id, stock = waiting.pop(found)
+                self._phase.counted.add(machine_id)
+                self.counted.append(machine_id)
+                self.preempted |= stamped
+                self._account(stock)
+                if self._spread is None:
+                    # What was passed over makes no progress later either; under strict spread a count
+                    # may have opened its domain, so the walk starts again.
+                    del waiting[:found]
+
+    def pick(self) -> None:
+        """Pick excess first, then victims, the best first; after each pick the walk starts again."""
+        order = VictimOrder(self._phase.options)
+        excess = [c for c in self._candidates if c.excess]
+        victims = [c for c in self._candidates if not c.excess]
+        groups = [*order.groups(excess, self.priority), *order.groups(victims, self.priority)]
+        while not self.remaining.is_zero() and (best := self._best(groups)) is not None:
+            self._take(best)
+        if self._spread is not None and any(
+            len(c) and self._wanted(c.stock) and self._spread.domain(c.stock) is not None
+            for c in self._candidates
+        ):
+            self.row.spread_stopped = True
+
+    def _best(self, groups: list[list[Range]]) -> Range | None:
+        for group in groups:
+            usable = [c for c in group if len(c) and self._usable(c.stock)]
+            if usable:
+                return min(usable, key=lambda c: c.stock.ids[c.start])
+        return None
+
+    def _take(self, candidate: Range) -> None:
+        stock = candidate.stock
+        machine_id = stock.ids[candidate.start]
+        candidate.start += 1
+        self._phase.picked.add(machine_id)
+        self.picks.append(Pick(machine_id, candidate.claimant))
+        self.freed = self.freed + stock.cell.alloc
+        self.preempted = True
+        self._account(stock)
+        self._phase.actions.append(
+            Action(
+                ActionKind.PREEMPT,
+                machine_id,
+                Reason.EXCESS_TAKEN if candidate.excess else Reason.INVERSION,
+                cluster=stock.cell.binding.cluster,
+                grace_s=drain_grace_s(self.priority - stock.cell.binding.priority),
+                preemptor=_preemptor(self.need),
+            )
+        )
+
+    def _account(self, stock: Stock) -> None:
+        self.remaining = self.remaining - stock.cell.alloc
+        if self._spread is not None:
+            self._spread.add(stock)
+
+    def _drains(self, stocks: Iterable[Stock]) -> list[tuple[str, Stock]]:
+        reachable = [stock for stock in stocks if self._reachable(stock)]
+        merged = heapq.merge(*([(machine_id, n) for machine_id in s.ids] for n, s in enumerate(reachable)))
+        return [(i, reachable[n]) for i, n in merged if i not in self._phase.counted]
+
+    def _next_drain(self, waiting: list[tuple[str, Stock]], stamped: bool) -> int | None:
+        for position, (machine_id, stock) in enumerate(waiting):
+            if self._usable(stock) and (stamped or self._soon_enough(machine_id)):
+                return position
+        return None
+
+    def _soon_enough(self, machine_id: str) -> bool:
+        lowest = lowest_stamp(c for c in self._candidates if len(c) and self._usable(c.stock))
+        return in_time(self._phase.supply, machine_id, self.priority, lowest, self._phase.now)
+
+    def _reachable(self, stock: Stock) -> bool:
+        """Whether the machines suit and, for a gang, lie in its domain."""
+        return self._phase.supply.suits(self.need, stock) and (
+            self._same_key is None or stock.cell.machine_class.lookup(self._same_key) == self.row.domain
+        )
+
+    def _wanted(self, stock: Stock) -> bool:
+        return machines_needed(self.remaining, stock.cell.alloc) > 0
+
+    def _usable(self, stock: Stock) -> bool:
+        return self._wanted(stock) and (self._spread is None or self._spread.eligible(stock))
+
+
+def _preemptor(need: Need) -> Preemptor:
+    return Preemptor(need.cluster_id, need.profile.priority, need.profile.fingerprint, need.group)

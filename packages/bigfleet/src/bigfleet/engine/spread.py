@@ -1,0 +1,89 @@
+"""Strict topology spread: how evenly a Need's machines must lie (engine.md §10.5, §11)."""
+
+from collections.abc import Iterable
+
+from bigfleet_base.model import MachineState, TopologySpread, penalty
+
+from bigfleet.engine.stock import Row, Stock, machines_needed
+from bigfleet.engine.supply import Supply, head_key
+
+
+def strict_spread(row: Row) -> TopologySpread | None:
+    """The spread entry that binds a Need; a gang's domain overrides it."""
+    profile = row.demand.need.profile
+    return None if profile.same is not None else profile.strict_spread
+
+
+class SpreadCounts:
+    """A Need's machines by domain, and which domains may take another one."""
+
+    def __init__(self, row: Row, spread: TopologySpread, supply: Supply) -> None:
+        self.key = spread.topology_key
+        self._skew = max(1, spread.max_skew)
+        self._counts: dict[str, int] = {}
+        need = row.demand.need
+        pools = (
+            supply.stocks(MachineState.IDLE),
+            supply.stocks(MachineState.SPECULATIVE),
+            supply.cluster_stocks(need.cluster_id, MachineState.CONFIGURED),
+            supply.cluster_stocks(need.cluster_id, MachineState.CONFIGURING),
+        )
+        for pool in pools:
+            for stock in supply.fits_profile(need, pool):
+                if (value := self.domain(stock)) is not None:
+                    self._counts.setdefault(value, 0)
+        for span in row.claims:
+            self.add(span.stock, len(span))
+
+    def domain(self, stock: Stock) -> str | None:
+        """The domain its machines lie in."""
+        return stock.cell.machine_class.lookup(self.key)
+
+    def add(self, stock: Stock, count: int = 1) -> None:
+        """Count machines that are the Need's from here on."""
+        value = self.domain(stock)
+        if value is not None:
+            self._counts[value] = self._counts.get(value, 0) + count
+
+    def eligible(self, stock: Stock) -> bool:
+        """Whether one more machine there keeps the skew."""
+        value = self.domain(stock)
+        lowest = min(self._counts.values(), default=0)
+        return value is not None and self._counts.get(value, 0) <= lowest + self._skew - 1
+
+
+def take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterable[list[Stock]]) -> None:
+    """One pass of acquisition under strict spread: a machine at a time, from the best head that may grow."""
+    bound = penalty.bound_dollars(row.demand.need.profile.interruption_bucket)
+    buckets: dict[str, list[list[Stock]]] = {}
+    for group in groups:
+        for stock in group:
+            value = counts.domain(stock)
+            if value is None:
+                continue
+            bucket = buckets.setdefault(value, [])
+            # Stocks of one group tie but for ids; those of the next group come behind them.
+            if bucket and bucket[-1][0] in group:
+                bucket[-1].append(stock)
+            else:
+                bucket.append([stock])
+    while not row.remaining.is_zero():
+        heads = {value: head for value, bucket in buckets.items() if (head := _head(row, bucket)) is not None}
+        eligible = [value for value, head in heads.items() if counts.eligible(head)]
+        if not eligible:
+            row.spread_stopped |= bool(heads)
+            return
+        best = min(
+            (not supply.owns(row, heads[value]), *head_key(heads[value], bound), value) for value in eligible
+        )[-1]
+        row.claim(heads[best], 1)
+        counts.add(heads[best])
+
+
+def _head(row: Row, bucket: list[list[Stock]]) -> Stock | None:
+    """The stock with a domain's first machine that makes progress."""
+    for group in bucket:
+        useful = [s for s in group if s.left and machines_needed(row.remaining, s.cell.alloc)]
+        if useful:
+            return min(useful, key=lambda stock: stock.ids[stock.taken])
+    return None

@@ -1,0 +1,207 @@
+"""One verdict per Need: what it got, and if not enough, why (engine.md §15)."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from bigfleet_base.model import EMPTY, MachineState, Need, ResourceVector
+
+from bigfleet.engine.normalise import Demand
+from bigfleet.engine.options import SUPPLY_CAP
+from bigfleet.engine.preempt import Resolution
+from bigfleet.engine.stock import DomainCoverage, Row
+from bigfleet.engine.supply import Supply
+
+AgeKey = tuple[str, str, str, ResourceVector | None]
+"""(cluster, fingerprint, group, aggregate of each folded member)."""
+
+
+class UnmetReason(StrEnum):
+    """Why a Need is not satisfied, finer than the wire says it."""
+
+    NONE = ""
+    PREEMPTION_PENDING = "preemption_pending"
+    TOPOLOGY_UNSATISFIABLE = "topology_unsatisfiable"
+    NO_MATCHING_SUPPLY = "no_matching_supply"
+    PREEMPTION_EXHAUSTED = "preemption_exhausted"
+    SPREAD_UNSATISFIABLE = "spread"
+    INSUFFICIENT_SUPPLY = "insufficient_supply"
+    PRIORITY_STARVED = "priority_starved"
+
+
+_FINER: Final = frozenset(
+    {UnmetReason.PREEMPTION_PENDING, UnmetReason.SPREAD_UNSATISFIABLE, UnmetReason.INSUFFICIENT_SUPPLY}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchingSupply:
+    """How many machines would do, whoever has them; each count stops at a cap."""
+
+    idle: int
+    speculative: int
+    configured: int
+    capped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSources:
+    """Where a Need's machines came from."""
+
+    bound: int = 0
+    in_flight: int = 0
+    idle: int = 0
+    speculative: int = 0
+    displaced: int = 0
+    """Machines that are drained for it: they will count once they are free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one Need in one cycle."""
+
+    demand: Demand
+    satisfied: bool
+    deficit: ResourceVector
+    claimed: int
+    sources: ClaimSources
+    same_domain: str | None
+    same_satisfiable: bool
+    parked_age: int
+    """Of a gang: ticks it has stood still."""
+    age: int
+    """Consecutive ticks without satisfaction, this cycle included."""
+    reason: UnmetReason
+    detail: str
+    """What the wire's coarser reasons cannot say; empty where there is nothing finer."""
+    outcome: str
+    supply: MatchingSupply | None
+    """Of unmet Needs only."""
+    resolution: Resolution | None
+    """Of unmet Needs only: what Phase 2 found."""
+    candidates: tuple[DomainCoverage, ...]
+    """Of a gang: its best domains."""
+
+    @property
+    def need(self) -> Need:
+        return self.demand.need
+
+
+class VerdictAges:
+    """How long each Need has been unmet."""
+
+    def __init__(self) -> None:
+        self.ages: dict[AgeKey, int] = {}
+
+    def advance(self, rows: list[Row], tick: bool) -> dict[Row, int]:
+        """The age of every row in this cycle; satisfied and vanished Needs are forgotten."""
+        ages: dict[AgeKey, int] = {}
+        by_row = {}
+        for row in rows:
+            if row.remaining.is_zero():
+                by_row[row] = 0
+                continue
+            key = (*row.demand.need.key, row.demand.members)
+            before = self.ages.get(key)
+            by_row[row] = ages[key] = 1 if before is None else before + tick
+        self.ages = ages
+        return by_row
+
+
+def judge(
+    row: Row,
+    age: int,
+    parked_age: int,
+    supply: Supply,
+    resolution: Resolution | None,
+    blocked: frozenset[tuple[str, str]],
+) -> Verdict:
+    """Put together what the phases know of a Need."""
+    counts = _sources(row, resolution)
+    reason = UnmetReason.NONE if resolution is None else _reason(row, supply, resolution)
+    if resolution is not None:
+        outcome = "unsatisfied"
+    elif counts.speculative:
+        outcome = "emitted_spec"
+    else:
+        outcome = "emitted_idle" if counts.idle else "absorbed_by_supply"
+    return Verdict(
+        demand=row.demand,
+        satisfied=resolution is None,
+        deficit=row.remaining,
+        claimed=sum(len(span) for span in row.claims),
+        sources=counts,
+        same_domain=row.domain,
+        same_satisfiable=row.satisfiable,
+        parked_age=parked_age,
+        age=age,
+        reason=reason,
+        detail=_detail(row, reason, blocked),
+        outcome=outcome,
+        supply=None if resolution is None else _matching_supply(row, supply),
+        resolution=resolution,
+        candidates=tuple(row.candidates),
+    )
+
+
+def _reason(row: Row, supply: Supply, resolution: Resolution) -> UnmetReason:
+    """The first that applies."""
+    if resolution.deficit.is_zero():
+        return UnmetReason.PREEMPTION_PENDING
+    need = row.demand.need
+    if need.profile.same is not None and (
+        not row.satisfiable or need.acquisition_parked or row.domain is None
+    ):
+        return UnmetReason.TOPOLOGY_UNSATISFIABLE
+    matching = [
+        stock
+        for state in (MachineState.IDLE, MachineState.SPECULATIVE, MachineState.CONFIGURED)
+        for stock in supply.fits_profile(need, supply.stocks(state))
+    ]
+    if not row.claims and not matching and not resolution.counted:
+        return UnmetReason.NO_MATCHING_SUPPLY
+    if resolution.preempted:
+        return UnmetReason.PREEMPTION_EXHAUSTED
+    if row.spread_stopped:
+        return UnmetReason.SPREAD_UNSATISFIABLE
+    total = EMPTY
+    for stock in matching:
+        total = total + stock.cell.alloc * len(stock.ids)
+    for span in row.claims:
+        # Claims in the three states are in the sum already.
+        if span.stock not in matching:
+            total = total + span.stock.cell.alloc * len(span)
+    if not total.covers(need.aggregate):
+        return UnmetReason.INSUFFICIENT_SUPPLY
+    return UnmetReason.PRIORITY_STARVED
+
+
+def _detail(row: Row, reason: UnmetReason, blocked: frozenset[tuple[str, str]]) -> str:
+    need = row.demand.need
+    if reason is UnmetReason.NONE:
+        return ""
+    if need.held_back:
+        return "operator_error" if need.key[:2] in blocked else "no_session"
+    return reason.value if reason in _FINER else ""
+
+
+def _matching_supply(row: Row, supply: Supply) -> MatchingSupply:
+    counts = [
+        sum(len(stock.ids) for stock in supply.fits_profile(row.demand.need, supply.stocks(state)))
+        for state in (MachineState.IDLE, MachineState.SPECULATIVE, MachineState.CONFIGURED)
+    ]
+    idle, speculative, configured = (min(count, SUPPLY_CAP) for count in counts)
+    return MatchingSupply(idle, speculative, configured, any(count > SUPPLY_CAP for count in counts))
+
+
+def _sources(row: Row, resolution: Resolution | None) -> ClaimSources:
+    counts = dict.fromkeys(MachineState, 0)
+    for span in row.claims:
+        counts[span.stock.cell.state] += len(span)
+    return ClaimSources(
+        bound=counts[MachineState.CONFIGURED],
+        in_flight=counts[MachineState.CONFIGURING] + counts[MachineState.CREATING],
+        idle=counts[MachineState.IDLE],
+        speculative=counts[MachineState.SPECULATIVE],
+        displaced=0 if resolution is None else len(resolution.picks) + len(resolution.counted),
+    )
