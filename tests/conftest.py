@@ -3,6 +3,9 @@
 import pytest
 from hypothesis import HealthCheck, settings
 
+# The real parts for whoever asks: one session server, whichever folder's test is first.
+pytest_plugins = ("tests.support.fixtures",)
+
 # One set of tests in two sizes (`make test` and `make nightly`); a slow shared machine must not turn a
 # property red, so there are no Hypothesis deadlines: time is bounded by pytest-timeout alone.
 settings.register_profile(
