@@ -7,7 +7,7 @@ from bigfleet_base.model import EMPTY, MachineState
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.domains import Reliance, place_gang
-from bigfleet.engine.spread import SpreadCounts, strict_spread, take_spread
+from bigfleet.engine.spread import acquire_spread, strict_spread
 from bigfleet.engine.stock import Row, take
 from bigfleet.engine.supply import Supply
 from bigfleet.engine.victims import VictimOrder
@@ -49,15 +49,12 @@ class Phase1:
         same = row.demand.need.profile.same
         if same is not None and row.domain is None:
             return
-        passes = self.supply.passes(row, None if same is None else same.key)
         spread = strict_spread(row)
-        if spread is None:
-            for groups in passes:
-                take(row, groups)
+        if spread is not None:
+            acquire_spread(row, spread, self.supply)
         else:
-            counts = SpreadCounts(row, spread, self.supply)
-            for groups in passes:
-                take_spread(row, counts, self.supply, groups)
+            for groups in self.supply.passes(row, None if same is None else same.key):
+                take(row, groups)
         row.acquired = sum(len(span) for span in row.claims[bought_before:])
 
 

@@ -123,7 +123,7 @@ def _second_ranking(
     def bucket(value: str) -> Bucket:
         return wider.setdefault(value, Bucket())
 
-    for stock in supply.fits_profile(need, supply.stocks(MachineState.CONFIGURED)):
+    for stock in supply.suitable_in(need, MachineState.CONFIGURED):
         value = stock.cell.machine_class.lookup(key)
         if value is None or stock.cell.key.held_off & Call.DRAIN:
             continue
@@ -135,13 +135,13 @@ def _second_ranking(
                 continue
             for part in reliance.free(span):
                 bucket(value).extra_bound.append(part)
-    for stock in supply.fits_profile(need, supply.drains_for(row)):
+    for stock in supply.suitable(need, supply.drains_for(row)):
         value = stock.cell.machine_class.lookup(key)
         if value is not None:
             for part in reliance.free(Span(stock, 0, len(stock.ids))):
                 bucket(value).extra_drains.append(part)
                 bucket(value).add(len(part), stock.cell.alloc, creditable=True, own=True)
-    for stock in supply.fits_profile(need, supply.unstamped_drains):
+    for stock in supply.suitable(need, supply.unstamped_drains):
         value = stock.cell.machine_class.lookup(key)
         if value is None:
             continue

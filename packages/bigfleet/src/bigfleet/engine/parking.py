@@ -22,22 +22,22 @@ class Parking:
         self.helped: set[GangKey] = set()
 
     def stamp(
-        self, demand: Iterable[Demand], held_back: Iterable[tuple[str, str]], absent: Iterable[str]
+        self,
+        demand: Iterable[Demand],
+        blocked: frozenset[tuple[str, str]],
+        without_session: frozenset[str],
     ) -> list[Demand]:
         """Mark the Needs for which nothing may be started: parked gangs, blocked Needs, clusters without a
         session."""
-        blocked, absent = frozenset(held_back), frozenset(absent)
-        return [
-            replace(
-                item,
-                need=replace(
-                    item.need,
-                    acquisition_parked=self._parked(item.need),
-                    held_back=item.need.cluster_id in absent or item.need.key[:2] in blocked,
-                ),
-            )
-            for item in demand
-        ]
+        stamped = []
+        for item in demand:
+            parked = self._parked(item.need)
+            held = item.need.cluster_id in without_session or item.need.key[:2] in blocked
+            if parked or held:
+                need = replace(item.need, acquisition_parked=parked, held_back=held)
+                item = replace(item, need=need)
+            stamped.append(item)
+        return stamped
 
     def update(self, rows: Iterable[Row], supply: Supply, tick: bool) -> None:
         """After Phase 1: age the gangs that stand still."""

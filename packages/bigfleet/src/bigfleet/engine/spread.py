@@ -22,18 +22,17 @@ class SpreadCounts:
         self._skew = max(1, spread.max_skew)
         self._counts: dict[str, int] = {}
         need = row.demand.need
-        pools = (
-            supply.stocks(MachineState.IDLE),
-            supply.stocks(MachineState.SPECULATIVE),
-            supply.cluster_stocks(need.cluster_id, MachineState.CONFIGURED),
-            supply.cluster_stocks(need.cluster_id, MachineState.CONFIGURING),
-        )
-        for pool in pools:
-            for stock in supply.fits_profile(need, pool):
-                if (value := self.domain(stock)) is not None:
-                    self._counts.setdefault(value, 0)
+        for state in (MachineState.CONFIGURED, MachineState.CONFIGURING):
+            self._list(supply.suitable(need, supply.cluster_stocks(need.cluster_id, state)))
+        for state in (MachineState.IDLE, MachineState.SPECULATIVE):
+            self._list(supply.suitable_in(need, state))
         for span in row.claims:
             self.add(span.stock, len(span))
+
+    def _list(self, stocks: list[Stock]) -> None:
+        for stock in stocks:
+            if (value := self.domain(stock)) is not None:
+                self._counts.setdefault(value, 0)
 
     def domain(self, stock: Stock) -> str | None:
         """The domain its machines lie in."""
@@ -52,7 +51,21 @@ class SpreadCounts:
         return value is not None and self._counts.get(value, 0) <= lowest + self._skew - 1
 
 
-def take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterable[list[Stock]]) -> None:
+def acquire_spread(row: Row, spread: TopologySpread, supply: Supply) -> None:
+    """Acquisition under strict spread; notes if it was the spread that stopped it."""
+    counts = SpreadCounts(row, spread, supply)
+    passes = list(supply.passes(row, None))
+    for groups in passes:
+        _take_spread(row, counts, supply, groups)
+    row.spread_stopped = any(
+        stock.left and counts.domain(stock) is not None and machines_needed(row.remaining, stock.cell.alloc)
+        for groups in passes
+        for group in groups
+        for stock in group
+    )
+
+
+def _take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterable[list[Stock]]) -> None:
     """One pass of acquisition under strict spread: a machine at a time, from the best head that may grow."""
     bound = penalty.bound_dollars(row.demand.need.profile.interruption_bucket)
     buckets: dict[str, list[list[Stock]]] = {}
@@ -71,7 +84,6 @@ def take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterable
         heads = {value: head for value, bucket in buckets.items() if (head := _head(row, bucket)) is not None}
         eligible = [value for value, head in heads.items() if counts.eligible(head)]
         if not eligible:
-            row.spread_stopped |= bool(heads)
             return
         best = min(
             (not supply.owns(row, heads[value]), *head_key(heads[value], bound), value) for value in eligible

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bigfleet_base.model import MachineState, Need, effective_cost, penalty
+from bigfleet_base.model import MachineState, Need, ResourceVector, effective_cost, penalty
 
 from bigfleet.engine.cells import Call, Cell
 from bigfleet.engine.inventory import Inventory
@@ -22,6 +22,8 @@ class Supply:
         self.reported = reported
         self._matcher = matcher
         self._stocks: dict[Cell, Stock] = {}
+        self._by_state: dict[MachineState, list[Stock]] = {}
+        self._fitting: dict[tuple[MachineState, str, ResourceVector], list[Stock]] = {}
         self._identities: dict[str, set[tuple[str, str]]] = {}
         for row in rows:
             known = self._identities.setdefault(row.demand.need.cluster_id, set())
@@ -31,7 +33,10 @@ class Supply:
 
     def stocks(self, state: MachineState) -> list[Stock]:
         """All stocks of a state."""
-        return self._of(self.inventory.cells(state))
+        known = self._by_state.get(state)
+        if known is None:
+            known = self._by_state[state] = self._of(self.inventory.cells(state))
+        return known
 
     def cluster_stocks(self, cluster: str, state: MachineState) -> list[Stock]:
         """The stocks of a state that are bound to a cluster."""
@@ -41,9 +46,17 @@ class Supply:
         """Whether the machines meet the Need's Profile and cover its largest unit."""
         return self._matcher.suits(need.profile, need.min_unit, stock.cell.machine_class)
 
-    def fits_profile(self, need: Need, stocks: Iterable[Stock]) -> list[Stock]:
+    def suitable(self, need: Need, stocks: Iterable[Stock]) -> list[Stock]:
         """Those that suit."""
         return [stock for stock in stocks if self.suits(need, stock)]
+
+    def suitable_in(self, need: Need, state: MachineState) -> list[Stock]:
+        """All stocks of a state that suit; Needs of one Profile and unit share the answer."""
+        key = (state, need.profile.fingerprint, need.min_unit)
+        known = self._fitting.get(key)
+        if known is None:
+            known = self._fitting[key] = self.suitable(need, self.stocks(state))
+        return known
 
     def owns(self, row: Row, stock: Stock) -> bool:
         """Whether the machines were bought for this Need."""
@@ -66,16 +79,15 @@ class Supply:
         usual: list[list[Stock]] = []
         foreign: list[list[Stock]] = []
         for state in (MachineState.CONFIGURED, MachineState.CONFIGURING):
-            bound = self.fits_profile(need, self.cluster_stocks(need.cluster_id, state))
+            bound = self.suitable(need, self.cluster_stocks(need.cluster_id, state))
             for group in in_order(bound, keep_order):
                 # The partition is stable, so each side keeps the order of the whole.
                 theirs = [stock for stock in group if self.foreign(row, stock)]
                 ours = [stock for stock in group if stock not in theirs]
                 usual += [ours] if ours else []
                 foreign += [theirs] if theirs else []
-        creating = self.stocks(MachineState.CREATING)
-        own = self.fits_profile(need, (s for s in creating if self.owns(row, s)))
-        ownerless = self.fits_profile(need, self._ownerless)
+        own = [s for s in self.suitable_in(need, MachineState.CREATING) if self.owns(row, s)]
+        ownerless = self.suitable(need, self._ownerless)
         usual += [group for group in (own, ownerless) if group]
         return usual, foreign
 
@@ -92,7 +104,7 @@ class Supply:
         call = Call.CONFIGURE if state is MachineState.IDLE else Call.CREATE
         return [
             stock
-            for stock in self.fits_profile(row.demand.need, self.stocks(state))
+            for stock in self.suitable_in(row.demand.need, state)
             if not stock.cell.key.held_off & call
             and (domain_key is None or stock.cell.machine_class.lookup(domain_key) == row.domain)
         ]

@@ -156,7 +156,7 @@ def _reason(row: Row, supply: Supply, resolution: Resolution) -> UnmetReason:
     matching = [
         stock
         for state in (MachineState.IDLE, MachineState.SPECULATIVE, MachineState.CONFIGURED)
-        for stock in supply.fits_profile(need, supply.stocks(state))
+        for stock in supply.suitable_in(need, state)
     ]
     if not row.claims and not matching and not resolution.counted:
         return UnmetReason.NO_MATCHING_SUPPLY
@@ -187,7 +187,7 @@ def _detail(row: Row, reason: UnmetReason, blocked: frozenset[tuple[str, str]]) 
 
 def _matching_supply(row: Row, supply: Supply) -> MatchingSupply:
     counts = [
-        sum(len(stock.ids) for stock in supply.fits_profile(row.demand.need, supply.stocks(state)))
+        sum(len(stock.ids) for stock in supply.suitable_in(row.demand.need, state))
         for state in (MachineState.IDLE, MachineState.SPECULATIVE, MachineState.CONFIGURED)
     ]
     idle, speculative, configured = (min(count, SUPPLY_CAP) for count in counts)
