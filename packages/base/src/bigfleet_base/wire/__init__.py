@@ -1,0 +1,60 @@
+"""Between processes: stubs ⇄ model with the contract's refusals, channels, identities, TLS.
+
+The only place that knows protobuf field names.
+"""
+
+from bigfleet_base.wire.address import parse_address, require_local_or_insecure
+from bigfleet_base.wire.channel import LastingChannel, channel_options, dial, listen, server_options
+from bigfleet_base.wire.demand import (
+    RollupRefusedError,
+    decode_requirements,
+    decode_rollup,
+    encode_need,
+    encode_requirements,
+    encode_rollup,
+)
+from bigfleet_base.wire.identity import (
+    ADMIN,
+    READONLY,
+    Identity,
+    IdentityRefusedError,
+    Role,
+    authorise,
+    authorise_claim,
+    is_valid_id,
+    peer_identity,
+)
+from bigfleet_base.wire.machines import ObservedMachine, decode_machine, encode_machine
+from bigfleet_base.wire.tls import TlsCredentials, TlsFiles
+from bigfleet_base.wire.transport_errors import TransportError
+
+__all__ = [
+    "ADMIN",
+    "READONLY",
+    "Identity",
+    "IdentityRefusedError",
+    "LastingChannel",
+    "ObservedMachine",
+    "Role",
+    "RollupRefusedError",
+    "TlsCredentials",
+    "TlsFiles",
+    "TransportError",
+    "authorise",
+    "authorise_claim",
+    "channel_options",
+    "decode_machine",
+    "decode_requirements",
+    "decode_rollup",
+    "dial",
+    "encode_machine",
+    "encode_need",
+    "encode_requirements",
+    "encode_rollup",
+    "is_valid_id",
+    "listen",
+    "parse_address",
+    "peer_identity",
+    "require_local_or_insecure",
+    "server_options",
+]

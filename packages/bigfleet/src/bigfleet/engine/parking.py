@@ -31,8 +31,8 @@ class Parking:
         session."""
         stamped = []
         for item in demand:
-            parked = self._parked(item.need)
             held = item.need.cluster_id in without_session or item.need.key[:2] in blocked
+            parked = not held and self._parked(item.need)
             if parked or held:
                 need = replace(item.need, acquisition_parked=parked, held_back=held)
                 item = replace(item, need=need)

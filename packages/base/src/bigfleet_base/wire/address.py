@@ -1,0 +1,61 @@
+"""Addresses to listen on and to dial, and the rule that plaintext stays on this machine (deploy.D-20)."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from bigfleet_base.wire.transport_errors import AddressError, PlaintextRefusedError
+
+_UNIX_SCHEMES = ("unix:", "unix-abstract:")
+_HOST_PORT = re.compile(r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<plain>[^\[\]:/]*)):(?P<port>[0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address checked once: how gRPC wants it written, and whether it can leave this machine."""
+
+    target: str
+    local: bool
+
+
+def parse_address(text: str) -> Address:
+    """Read ``host:port``, ``[ipv6]:port``, ``:port`` (all interfaces), ``unix:PATH``, ``unix-abstract:NAME``.
+
+    gRPC itself is no judge: it takes a missing port for 443, cuts 99999 down to 34463, and refuses ``:port``.
+    """
+    if text.startswith(_UNIX_SCHEMES):
+        return Address(target=text, local=True)
+    match = _HOST_PORT.fullmatch(text)
+    if match is None or int(match["port"]) > 65_535:
+        raise AddressError(
+            f"address {text!r} is not usable; write host:port, [ipv6]:port, :port for all interfaces,"
+            " or unix:PATH"
+        )
+    host = match["bracketed"] or match["plain"]
+    if not host:
+        return Address(target=f"[::]:{match['port']}", local=False)
+    return Address(target=text, local=_is_loopback(host))
+
+
+def require_local_or_insecure(address: Address, *, insecure: bool) -> None:
+    """Refuse plaintext that can leave this machine unless it was asked for explicitly (deploy.D-20)."""
+    if address.local or insecure:
+        return
+    raise PlaintextRefusedError(
+        f"plaintext on {address.target} is refused: whoever reaches that network could read and command the"
+        " fleet. Give --tls-cert, --tls-key and --tls-ca, or use a loopback address such as 127.0.0.1, or"
+        " accept the risk with --insecure (chart value insecure: true)"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    # Names are not resolved: the answer may be another one when the connection is made.
+    if host.lower() == "localhost":
+        return True
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    # A mapped IPv4 address counts as what it reaches; Python before 3.13 does not say so itself.
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback
