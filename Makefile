@@ -72,6 +72,10 @@ format: $(READY) ## Format the code and fix what the linter can fix
 rules: $(READY) ## Show which rules of the specification have a test (ARGS=engine names those without)
 	$(BIN)/python -m tests.support.rules_report $(ARGS)
 
+.PHONY: differential
+differential: $(READY) ## Judge the engine by the oracle over random fleets (ARGS="--from 0 --fleets 1000000")
+	$(BIN)/python -m tests.engine.differential $(ARGS)
+
 ##@ With the real parts
 
 .PHONY: tools

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Final, Self
 
 RELATIVE_ERROR: Final = 0.01
-QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)
+QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)  # rising
 WINDOW_NS: Final = 300 * 10**9
 
 _RATIO: Final = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
@@ -75,19 +75,18 @@ class Sketch:
         for index, count in other._buckets.items():
             self._buckets[index] = self._buckets.get(index, 0) + count
 
-    def quantiles(self, wanted: tuple[float, ...] = QUANTILES) -> list[float]:
-        """The nearest-rank quantiles, which must be asked for in rising order; NaN without observations.
+    def quantiles(self) -> list[float]:
+        """The nearest-rank values of ``QUANTILES``; NaN without observations.
 
         Never zero for "nothing measured": a gate must not pass because nobody looked.
         """
         if not self.count:
-            return [math.nan] * len(wanted)
+            return [math.nan] * len(QUANTILES)
         found = []
         seen, value = self._zeros, 0.0
         rising = iter(sorted(self._buckets.items()))
-        for quantile in wanted:
-            # Rounded first: 0.07 × 100 is a little more than 7 in floating point.
-            rank = math.ceil(round(quantile * self.count, 6))
+        for quantile in QUANTILES:
+            rank = math.ceil(quantile * self.count)
             while seen < rank:
                 index, count = next(rising)
                 seen += count
