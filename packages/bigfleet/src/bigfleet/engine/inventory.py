@@ -63,6 +63,7 @@ class Inventory:
         self._by_cluster: defaultdict[tuple[str, MachineState], dict[CellKey, Cell]] = defaultdict(dict)
         self._overlay: dict[str, Entry | None] | None = None
         self._undeletable: set[tuple[str, CapacityType]] = set()
+        self._refused_meanwhile: set[tuple[str, CapacityType]] = set()
 
     # Reading
 
@@ -172,7 +173,9 @@ class Inventory:
 
     def mark_not_deletable(self, provider: str, capacity_type: CapacityType) -> None:
         """Say that a provider has no Delete for a capacity type; true for as long as this process lives."""
-        assert self._overlay is None, "cells must not change under a running cycle"
+        if self._overlay is not None:
+            self._refused_meanwhile.add((provider, capacity_type))
+            return
         self._undeletable.add((provider, capacity_type))
         for machine_id in list(self._rows):
             self._put(machine_id, self._read(self._rows[machine_id]))
@@ -204,6 +207,9 @@ class Inventory:
         waiting, self._overlay = self._overlay or {}, None
         for machine_id, entry in waiting.items():
             self._put(machine_id, entry)
+        for provider, capacity_type in self._refused_meanwhile:
+            self.mark_not_deletable(provider, capacity_type)
+        self._refused_meanwhile.clear()
 
     def _entry_or_none(self, machine_id: str) -> Entry | None:
         if self._overlay is not None and machine_id in self._overlay:

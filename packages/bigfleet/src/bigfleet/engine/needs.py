@@ -24,6 +24,7 @@ class NeedsTable:
         self._baselines: dict[str, _Baseline] = {}
         self._reported: set[str] = set()
         self._snapshot: tuple[Need, ...] | None = None
+        self._asked: frozenset[str] | None = None
 
     @property
     def reported(self) -> frozenset[str]:
@@ -56,7 +57,7 @@ class NeedsTable:
             self._rows[cluster] = [replace(need, arrival_ns=arrivals.get(need.key, now)) for need in merged]
         else:
             self._rows.pop(cluster, None)
-        self._snapshot = None
+        self._snapshot = self._asked = None
 
     def snapshot(self) -> tuple[Need, ...]:
         """All rows in the order they are served: priority, then age, then cluster, then position."""
@@ -66,14 +67,19 @@ class NeedsTable:
             self._snapshot = tuple(rows)
         return self._snapshot
 
-    def asked_keys(self) -> set[str]:
+    def asked_keys(self) -> frozenset[str]:
         """Every label key that some Need's requirements or spread look at."""
-        keys: set[str] = set()
-        for rows in self._rows.values():
-            for need in rows:
-                keys.update(r.key for r in need.profile.requirements)
-                keys.update(s.topology_key for s in need.profile.spread)
-        return keys
+        if self._asked is None:
+            profiles = {need.profile.fingerprint: need.profile for need in self.snapshot()}.values()
+            self._asked = frozenset(
+                key
+                for profile in profiles
+                for key in (
+                    *(r.key for r in profile.requirements),
+                    *(s.topology_key for s in profile.spread),
+                )
+            )
+        return self._asked
 
 
 def _suspicious(known: _Baseline, rows: int, totals: ResourceVector) -> bool:
