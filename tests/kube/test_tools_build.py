@@ -84,6 +84,8 @@ class Clone:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # A background job has Ctrl-C ignored, and so would everything it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         self._started.append(run)
         return run

@@ -48,7 +48,7 @@ def test_no_tracked_file_names_a_package_registry() -> None:
 
 def test_no_tracked_file_holds_a_path_of_one_machine() -> None:
     homes = re.compile(
-        r"(?<![\w.~$})>])/(?:" + "|".join(["ro" + "ot", "ho" + "me/[a-z]", "wo" + "rk/"]) + r")\b"
+        r"(?<![\w.~$})>/])/(?:" + "|".join(["ro" + "ot", "ho" + "me/[a-z]", "wo" + "rk/"]) + r")\b"
     )
     named = [
         f"{path.relative_to(ROOT)}: {found.group()}"
