@@ -291,24 +291,42 @@ class _Generator:
         self.rng = rng
         # Each draw fixes a style for the whole fleet, so that rare combinations are not averaged away.
         self.huge = rng.random() < 0.15
-        self.patient = rng.random() < 0.04
+        # Long histories with a gang that nothing can hold: only they reach parking and its re-probe.
+        self.patient = rng.random() < 0.02
+        # One cluster with many rows that vanish: only this reaches the guard.
+        self.withdrawing = rng.random() < 0.04
         self.noisy = rng.random() < 0.4
         self.scarce = rng.random() < 0.5
         self.needs: list[Description] = []
 
     def fleet(self) -> Description:
         rng = self.rng
-        for _ in range(rng.randint(1, 3) if self.patient else rng.randint(1, 15)):
+        for _ in range(self.few(1, 3) if self.patient else self.few(1, 15)):
             self.needs.append(self.need())
-        count = rng.randint(3, 8) if self.patient else rng.randint(3, 40)
+        if self.patient:
+            self.needs.append(self.hopeless_gang())
+        if self.withdrawing:
+            self.needs += [self.need() for _ in range(15 - len(self.needs))]
+            self.needs = [{**need, "cluster": CLUSTERS[0]} for need in self.needs]
+        count = self.few(3, 8) if self.patient else self.few(3, 40)
         machines = [self.machine(f"m{i:02}") for i in range(count)]
-        cycles = rng.randint(34, 40) if self.patient else rng.randint(1, 6)
+        cycles = rng.randint(36, 40) if self.patient else self.few(3 if self.withdrawing else 1, 6)
         return {
             "options": self.options(),
             "needs": self.needs,
             "machines": machines,
             "steps": [self.step(i, machines) for i in range(cycles)],
         }
+
+    def few(self, least: int, most: int) -> int:
+        """Any number of the range, small ones more often: they find as much and cost less."""
+        return least + int((most + 1 - least) * self.rng.random() ** 1.6)
+
+    def hopeless_gang(self) -> Description:
+        gang = self.need()
+        gang["requirements"] = [[RACK_KEY, "Same", []]]
+        gang["group"], gang["aggregate"] = "g9", {"cpu": 1_000_000}
+        return gang
 
     def options(self) -> Description:
         rng, options = self.rng, {}
@@ -320,7 +338,7 @@ class _Generator:
             options["paused"] = True
         if rng.random() < 0.05:
             options["dry_run"] = True
-        if rng.random() < 0.2:
+        if self.withdrawing or rng.random() < 0.1:
             options["guard"] = True
         if rng.random() < 0.3:
             options["hold_spot_ns"], options["hold_on_demand_ns"] = 10 * SECOND, 30 * SECOND
@@ -449,11 +467,11 @@ class _Generator:
     def step(self, number: int, machines: Sequence[Mapping[str, Any]]) -> Description:
         rng = self.rng
         noisy = self.noisy and rng.random() < 0.5
-        changed = number == 0 or (not self.patient and rng.random() < 0.3)
+        changed = number == 0 or self.withdrawing or (not self.patient and rng.random() < 0.3)
         ids = [m["id"] for m in machines]
         return {
             "advance": 10 if rng.random() < 0.8 else rng.choice([1, 3, 60]),
-            "tick": rng.random() < 0.9,
+            "tick": self.patient or rng.random() < 0.9,
             "rollups": self.rollups(first=number == 0) if changed else [],
             "appear": [self.machine(f"n{number:02}")] if not self.patient and rng.random() < 0.15 else [],
             "vanish": [rng.choice(ids)] if not self.patient and rng.random() < 0.1 else [],
@@ -471,9 +489,10 @@ class _Generator:
         rng = self.rng
         rollups: list[list[Any]] = []
         for cluster in CLUSTERS:
-            if rng.random() < (0.1 if first else 0.5):
+            if rng.random() < (0.1 if first or self.withdrawing else 0.5):
                 continue
             rows = [i for i, n in enumerate(self.needs) if n["cluster"] == cluster]
-            rollups.append([cluster, [i for i in rows if rng.random() < (0.95 if first else 0.75)]])
+            kept = 0.95 if first else 0.03 if self.withdrawing else 0.75
+            rollups.append([cluster, [i for i in rows if rng.random() < kept]])
         rng.shuffle(rollups)
         return rollups

@@ -307,6 +307,21 @@ def test_need_held_back_keeps_what_it_has_and_starts_nothing(lab: Lab, cause: st
     assert targets(lab.cycle()) == ["i", "s"]
 
 
+@rule("engine.S22")
+def test_parked_gang_that_is_held_back_keeps_its_age_and_is_not_shown_as_parked(lab: Lab) -> None:
+    """§9 wants held-back Needs "with acquisition_parked false"; shard.md §12 "not shown as parked"."""
+    wanted = gang("c", 2)
+    lab.want(wanted)
+    lab.run(9)
+
+    held = [lab.step(no_session=frozenset({"c"})) for _ in range(3)]
+    after = lab.step()
+
+    assert not any(verdict(r, wanted).acquisition_parked for r in held)
+    assert [r.carried.parking for r in held] == [{wanted.key: 9}] * 3
+    assert verdict(after, wanted).acquisition_parked
+
+
 @rule("engine.S23", "ruling.R15")
 def test_machines_in_flight_follow_a_need_that_changes_its_fingerprint(lab: Lab) -> None:
     before = need("c", 3, types("s", "v"), priority=1_000_000)

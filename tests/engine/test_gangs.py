@@ -150,6 +150,18 @@ def test_machines_bought_in_either_form_stay_own(lab: Lab) -> None:
     assert actions(later) == []
 
 
+@rule("engine.G6", "ruling.R3")
+def test_folded_need_takes_what_its_members_bought(lab: Lab) -> None:
+    wanted = gang("c", 2)
+    lab.have(idle("bought", size=2, rack="r", price=5, bought_for=wanted), idle("cheap", size=2, rack="r"))
+    lab.want(wanted)
+
+    result = lab.cycle()
+
+    assert forms(result) == ["folded"]
+    assert targets(result) == ["bought"]
+
+
 @rule("engine.G7")
 def test_machine_that_only_one_cluster_has_folds_only_its_gang(lab: Lab) -> None:
     lab.have(configured("big", "A", size=2, rack="r"))
@@ -180,7 +192,8 @@ def test_domain_with_more_of_the_clusters_machines_is_chosen(lab: Lab) -> None:
     lab.have(
         many(3, configured, "x", "c", rack="X"),
         many(2, idle, "xi", rack="X"),
-        many(1, configured, "a", "c", rack="A"),
+        # Even if this one is the gang's own: the cluster's credit comes first (§10.3 rule 2 before 2b).
+        many(1, configured, "a", "c", rack="A", bought_for=wanted),
         many(3, idle, "ai", rack="A"),
     )
     lab.want(wanted)
@@ -279,10 +292,14 @@ def test_unsatisfiable_gang_moves_to_strictly_greater_coverage(lab: Lab) -> None
 
 @rule("engine.G16", "ruling.R3")
 @pytest.mark.parametrize("holder", ["A", "C"])
-def test_unsatisfiable_gang_stays_at_equal_coverage(lab: Lab, holder: str) -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_unsatisfiable_gang_stays_at_equal_coverage(lab: Lab, holder: str, own: bool) -> None:
     wanted = gang("c", 5)
     other = "C" if holder == "A" else "A"
-    lab.have(many(2, configured, "m", "c", rack=holder, bought_for=wanted), many(2, idle, "i", rack=other))
+    lab.have(
+        many(2, configured, "m", "c", rack=holder, bought_for=wanted if own else None),
+        many(2, idle, "i", rack=other),
+    )
     lab.want(wanted)
 
     assert verdict(lab.cycle(), wanted).same_domain == holder

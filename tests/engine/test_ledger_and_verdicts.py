@@ -198,6 +198,15 @@ def test_need_whose_only_machine_drains_for_it_is_pending(lab: Lab) -> None:
     assert [verdict(r, wanted).reason for r in results] == [Reason.PREEMPTION_PENDING] * 4
 
 
+@rule("engine.L12")
+def test_counted_drain_is_matching_supply(lab: Lab) -> None:
+    wanted = need("c", 2)
+    lab.have_draining(draining("m", "d"), ends_in=10)
+    lab.want(wanted)
+
+    assert verdict(lab.cycle(), wanted).reason is Reason.INSUFFICIENT_SUPPLY
+
+
 @rule("engine.L13")
 def test_ages_count_ticks_and_not_cycles(lab: Lab) -> None:
     unmet = need("c", 1, types("none"))

@@ -63,14 +63,11 @@ def test_drain_grace_follows_the_priority_gap(lab: Lab, gap: int, grace: int) ->
 
 
 @rule("engine.V4")
-def test_cheaper_penalties_go_first_then_the_smaller_id(lab: Lab) -> None:
+@pytest.mark.parametrize("penalty", ["interruption", "reclamation"])
+def test_cheaper_penalty_goes_first_then_the_smaller_id(lab: Lab, penalty: str) -> None:
     tenant = need("d", 4, priority=100)
-    lab.have(
-        configured("a-dear", "d", bought_for=tenant, interruption=1000, reclamation=1000),
-        configured("b-cheap", "d", bought_for=tenant, interruption=1, reclamation=1),
-        configured("d-tie", "d", bought_for=tenant, interruption=8, reclamation=8),
-        configured("c-tie", "d", bought_for=tenant, interruption=8, reclamation=8),
-    )
+    for machine_id, dollars in (("a-dear", 1000), ("b-cheap", 1), ("d-tie", 8), ("c-tie", 8)):
+        lab.have(configured(machine_id, "d", bought_for=tenant, **{penalty: dollars}))
     lab.want(need("c", 3), tenant)
 
     assert targets(lab.cycle(), Kind.PREEMPT) == ["b-cheap", "c-tie", "d-tie"]
@@ -213,6 +210,27 @@ def test_rank_is_the_claimants_priority_and_grace_the_stamps(lab: Lab) -> None:
     [preempt] = lab.cycle().decided
     assert (preempt.machine, preempt.grace_s) == ("m", 600)
 
+    lab.want(need("d", 1, priority=800_000), need("c", 1, priority=1_000_000))
+    [preempt] = lab.cycle().decided
+    assert (preempt.machine, preempt.grace_s) == ("m", 10)
+
+
+@rule("engine.V14")
+def test_gang_counts_on_no_machine_of_higher_rank(lab: Lab) -> None:
+    wanted = gang("c", 4)
+    high, low = need("d", 4, types("a"), priority=5000), need("d", 4, types("b"), priority=100)
+    lab.have(
+        # Stamped 100 all the same; the Need that holds them decides.
+        many(4, configured, "a", "d", rack="A", type="a", stamp=100),
+        many(4, configured, "b", "d", rack="B", type="b", bought_for=low),
+    )
+    lab.want(wanted, high, low)
+
+    result = lab.cycle()
+
+    assert verdict(result, wanted).same_domain == "B"
+    assert targets(result) == ["b-0", "b-1", "b-2", "b-3"]
+
 
 @rule("engine.V15", "ruling.R3")
 def test_excess_goes_before_victims_whatever_its_stamp(lab: Lab) -> None:
@@ -250,9 +268,11 @@ def test_nothing_more_is_picked_while_victims_drain(lab: Lab, cycles: int) -> No
 
 @rule("engine.V16", "ruling.R3")
 def test_drains_of_a_spread_need_all_count_again(lab: Lab) -> None:
-    """One walk by id would pass over a-1 and a-2 while zone b has no count, and preempt two more."""
-    wanted, tenant = need("c", 5, strict_zones()), need("d", 9, priority=100)
+    """One walk by id would pass over a-1 and a-2 while zone b lags behind, and preempt two more."""
+    wanted, tenant = need("c", 7, strict_zones()), need("d", 9, priority=100)
     lab.have(
+        many(1, configured, "mine-a", "c", zone="a", bought_for=wanted),
+        many(1, configured, "mine-b", "c", zone="b", bought_for=wanted),
         many(5, configured, "a", "d", zone="a", bought_for=tenant),
         many(4, configured, "b", "d", zone="b", bought_for=tenant),
     )
@@ -260,7 +280,34 @@ def test_drains_of_a_spread_need_all_count_again(lab: Lab) -> None:
 
     results = lab.until_quiet(Dwell(drain=4))
 
+    assert targets(results[0]) == ["a-0", "b-0", "a-1", "b-1", "a-2"]
     assert kinds(results) == {"Preempt": 5, "Bootstrap": 5}
+
+
+@rule("engine.V16", "ruling.R3")
+def test_zone_is_a_domain_of_preemption_from_its_first_pick_on(lab: Lab) -> None:
+    """§11: zone b is no domain of this Need before something is picked there, so a alone is even."""
+    wanted, tenant = need("c", 3, strict_zones()), need("d", 6, priority=100)
+    lab.have(
+        many(3, configured, "a", "d", zone="a", bought_for=tenant),
+        many(3, configured, "b", "d", zone="b", bought_for=tenant),
+    )
+    lab.want(wanted, tenant)
+
+    assert targets(lab.cycle()) == ["a-0", "a-1", "a-2"]
+
+
+@rule("engine.V1")
+def test_drain_for_the_need_counts_as_preempted(lab: Lab) -> None:
+    wanted = need("c", 2)
+    lab.have_draining(draining("m", "d"), preempted_for=wanted, ends_in=10)
+    lab.want(wanted)
+
+    result = lab.cycle()
+
+    assert inversion(result, "c").preempted
+    assert verdict(result, wanted).reason is Reason.PREEMPTION_EXHAUSTED
+    assert verdict(result, wanted).preemption is None
 
 
 @rule("engine.V17")
@@ -385,6 +432,17 @@ def test_late_drain_counts_only_without_a_quick_victim(lab: Lab, victim: bool) -
 
     assert [(a.machine, a.grace_s) for a in actions(result, Kind.PREEMPT)] == ([("v", 10)] if victim else [])
     assert inversion(result, "c").counted == (() if victim else ("m",))
+
+
+@rule("engine.V23")
+def test_quickest_victim_decides_whether_a_drain_is_late(lab: Lab) -> None:
+    low, high = need("d", 1, types("low"), priority=0), need("d", 1, types("high"), priority=999_999)
+    lab.have_draining(draining("m", "e", stamp=1_000_000), ends_in=500)
+    lab.have(configured("a-slow", "d", type="high", bought_for=high))
+    lab.have(configured("b-quick", "d", type="low", bought_for=low))
+    lab.want(need("c", 1, priority=1_000_000), low, high)
+
+    assert targets(lab.cycle(), Kind.PREEMPT) == ["b-quick"]
 
 
 @rule("engine.V24")
