@@ -58,6 +58,19 @@ def test_no_tracked_file_holds_a_path_of_one_machine() -> None:
     assert not named
 
 
+def test_every_silenced_type_error_names_its_code_and_its_reason() -> None:
+    marker = "type: " + "ignore"
+    reasoned = re.compile(marker + r"\[[a-z-]+(?:, ?[a-z-]+)*\] +# \S")
+    bare = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked_files()
+        if path.suffix in {".py", ".pyi"} and "_pb2" not in path.name
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if f"# {marker}" in line and not reasoned.search(line)
+    ]
+    assert not bare
+
+
 def test_every_dependency_is_locked_with_hashes() -> None:
     lock = (ROOT / "requirements.lock").read_text()
     blocks = re.findall(

@@ -170,9 +170,9 @@ def test_long_texts_of_ordinary_size_are_exact() -> None:
 
 
 # The cases below come from the Kubernetes library itself (tools/vectors). We differ from it on purpose, and
-# only where the file marks it: it reads a text without a digit ("m", "+") as zero, which our grammar does not
-# have; it wraps exponents beyond 32 bits and holds others no program could add up; it caps what does not fit its own representation, where
-# we keep the exact value that the file gives beside it.
+# only where the file marks it: it reads a text without a digit ("m", "+") as zero, which our grammar does
+# not have; it wraps exponents beyond 32 bits and holds others no program could add up; it caps what does not
+# fit its own representation, where we keep the exact value that the file gives beside it.
 
 
 @rule("engine.I26", "ruling.R20")
