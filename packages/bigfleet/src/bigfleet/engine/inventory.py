@@ -187,14 +187,15 @@ class Inventory:
         if wanted == self._asked:
             return
         self._asked = wanted
-        entries = {machine_id: self._read(row) for machine_id, row in self._rows.items()}
         self._classes.clear()
         self._cells.clear()
         self._by_state.clear()
         self._by_cluster.clear()
-        for machine_id in sorted(entries):
+        for machine_id in sorted(self._rows):
             row = self._rows[machine_id]
-            row.cell = self._cell(row, entries[machine_id])
+            row.cell = self._cell(
+                row.cell.state, row.offer, row.labels, row.binding, row.host_provider, row.sidecar
+            )
             row.cell.ids.append(machine_id)
 
     def freeze(self) -> None:
@@ -252,39 +253,34 @@ class Inventory:
         if entry is None:
             return
         m = entry.machine
-        row = _Row(
-            id=m.id,
-            offer=self._offers.take(
-                Offer(
-                    m.instance_type,
-                    m.zone,
-                    m.capacity_type,
-                    m.resources,
-                    m.allocatable,
-                    m.price_per_hour,
-                    m.interruption_probability,
-                )
-            ),
-            labels=self._labels.take(_Labels(m.labels)),
-            binding=self._bindings.take(
-                Binding(
-                    m.cluster,
-                    m.assigned_priority,
-                    m.assigned_interruption_penalty,
-                    m.assigned_reclamation_penalty,
-                    m.assigned_need_fingerprint,
-                    m.assigned_group,
-                    m.target_cluster,
-                )
-            ),
-            host_provider=m.host.provider,
-            host_ref=m.host.ref,
-            last_error=m.last_error,
-            sidecar=entry.sidecar,
+        offer = self._offers.take(
+            Offer(
+                m.instance_type,
+                m.zone,
+                m.capacity_type,
+                m.resources,
+                m.allocatable,
+                m.price_per_hour,
+                m.interruption_probability,
+            )
         )
-        row.cell = self._cell(row, entry)
-        bisect.insort(row.cell.ids, m.id)
-        self._rows[m.id] = row
+        labels = self._labels.take(_Labels(m.labels))
+        binding = self._bindings.take(
+            Binding(
+                m.cluster,
+                m.assigned_priority,
+                m.assigned_interruption_penalty,
+                m.assigned_reclamation_penalty,
+                m.assigned_need_fingerprint,
+                m.assigned_group,
+                m.target_cluster,
+            )
+        )
+        cell = self._cell(m.state, offer, labels, binding, m.host.provider, entry.sidecar)
+        bisect.insort(cell.ids, m.id)
+        self._rows[m.id] = _Row(
+            m.id, offer, labels, binding, m.host.provider, m.host.ref, m.last_error, entry.sidecar, cell
+        )
 
     def _leave(self, row: "_Row") -> None:
         cell = row.cell
@@ -300,17 +296,24 @@ class Inventory:
         self._labels.give_back(row.labels)
         self._bindings.give_back(row.binding)
 
-    def _cell(self, row: "_Row", entry: Entry) -> Cell:
-        machine_class = self._class(row.offer, row.labels)
-        sidecar = entry.sidecar
+    def _cell(
+        self,
+        state: MachineState,
+        offer: Offer,
+        labels: "_Labels",
+        binding: Binding,
+        provider: str,
+        sidecar: Sidecar,
+    ) -> Cell:
+        machine_class = self._class(offer, labels)
         key = CellKey(
-            state=entry.machine.state,
+            state=state,
             machine_class=machine_class.number,
-            binding=row.binding,
+            binding=binding,
             last_reclamation_value=sidecar.last_reclamation_value,
             preempted_for=sidecar.preempted_for,
             seen_start=sidecar.seen_start,
-            not_deletable=(row.host_provider, row.offer.capacity_type) in self._undeletable,
+            not_deletable=(provider, offer.capacity_type) in self._undeletable,
             held_off=sidecar.held_off,
         )
         cell = self._cells.get(key)
@@ -365,7 +368,7 @@ class _Row:
     host_ref: str
     last_error: str
     sidecar: Sidecar
-    cell: Cell = None  # type: ignore[assignment] # set in the same breath, once the row can be looked at
+    cell: Cell
 
 
 class _Labels:
@@ -391,18 +394,15 @@ class _Interner(Generic[_Value]):
     """Equal values as one object, for as long as somebody holds it."""
 
     def __init__(self) -> None:
-        self._held: dict[_Value, list[_Value | int]] = {}
+        self._values: dict[_Value, _Value] = {}
+        self._holders: dict[_Value, int] = {}
 
     def take(self, value: _Value) -> _Value:
-        slot = self._held.get(value)
-        if slot is None:
-            self._held[value] = [value, 1]
-            return value
-        slot[1] += 1  # type: ignore[operator] # [value, how many hold it]
-        return slot[0]  # type: ignore[return-value] # [value, how many hold it]
+        value = self._values.setdefault(value, value)
+        self._holders[value] = self._holders.get(value, 0) + 1
+        return value
 
     def give_back(self, value: _Value) -> None:
-        slot = self._held[value]
-        slot[1] -= 1  # type: ignore[operator] # [value, how many hold it]
-        if slot[1] == 0:
-            del self._held[value]
+        self._holders[value] -= 1
+        if self._holders[value] == 0:
+            del self._values[value], self._holders[value]
