@@ -225,7 +225,7 @@ class EngineJudge:
                 )
                 for key, p in engine.ledger.parts.items()
             },
-            ages=dict(engine.ages.ages),
+            ages=dict(engine.ages),
         )
 
 

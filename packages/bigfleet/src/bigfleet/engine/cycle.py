@@ -25,7 +25,7 @@ from bigfleet.engine.rails import Passed, Rails
 from bigfleet.engine.reclaim import phase3
 from bigfleet.engine.stock import Row
 from bigfleet.engine.supply import Supply
-from bigfleet.engine.verdicts import Verdict, VerdictAges, judge
+from bigfleet.engine.verdicts import AgeKey, Verdict, age_key, aged, judge
 from bigfleet.engine.victims import VictimOrder
 
 
@@ -80,7 +80,7 @@ class Engine:
     parking: Parking = field(default_factory=Parking)
     ledger: Ledger = field(default_factory=Ledger)
     rails: Rails = field(default_factory=Rails)
-    ages: VerdictAges = field(default_factory=VerdictAges)
+    ages: dict[AgeKey, int] = field(default_factory=dict)
     folds: dict[GangClass, FoldState] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
 
@@ -115,26 +115,38 @@ class Engine:
 
     def _decide(self, inputs: CycleInputs) -> Generator[int, None, CycleResult]:
         options, now, tick = inputs.options, inputs.now, inputs.tick
-        reported = self.needs.reported
-        demand, self.folds = normalise(self.inventory, self._matcher, self.needs.snapshot(), self.folds, tick)
+        demand, folds = normalise(self.inventory, self._matcher, self.needs.snapshot(), self.folds, tick)
         demand = self.parking.stamp(demand, inputs.blocked, inputs.without_session)
         rows = [Row(index, item, item.need.aggregate) for index, item in enumerate(demand)]
         yield len(rows)
 
-        supply = Supply(self.inventory, self._matcher, rows, reported)
+        supply = Supply(self.inventory, self._matcher, rows, self.needs.reported)
         phase1 = Phase1(rows, supply, VictimOrder(options), now)
         yield from phase1.run()
-        self.parking.update(rows, supply, tick)
+        parked = self.parking.aged(rows, supply, tick)
 
         phase2 = Phase2(rows, supply, options, now)
         yield from phase2.run()
-        self.parking.helped = {
-            row.demand.need.key for row, found in phase2.resolutions.items() if found.picks or found.counted
-        }
 
         reclaims = yield from phase3(supply, phase2.picked, options, now)
         decided = phase1.actions() + phase2.actions + reclaims
 
+        ages = aged(self.ages, rows, tick)
+        verdicts = []
+        for row in rows:
+            age, parked_age = ages.get(age_key(row), 0), parked.get(row.demand.need.key, 0)
+            resolution = phase2.resolutions.get(row)
+            verdicts.append(judge(row, age, parked_age, supply, resolution, inputs.blocked))
+            yield 1
+
+        # All that is remembered is written here, in one breath: a cycle that is abandoned half-way leaves no
+        # trace, and the rails see every change that came in while it ran.
+        self.folds, self.ages = folds, ages
+        self.parking.ages = parked
+        self.parking.helped = {
+            row.demand.need.key for row, found in phase2.resolutions.items() if found.picks or found.counted
+        }
+        self.ledger.record(phase2.unresolved(), tick)
         passed = self.rails.run(
             decided,
             {
@@ -148,14 +160,6 @@ class Engine:
             withhold=inputs.withhold,
             free_places=inputs.free_places,
         )
-        self.ledger.record(phase2.unresolved(), tick)
-        ages = self.ages.advance(rows, tick)
-        verdicts = []
-        for row in rows:
-            parked_age = self.parking.ages.get(row.demand.need.key, 0)
-            resolution = phase2.resolutions.get(row)
-            verdicts.append(judge(row, ages[row], parked_age, supply, resolution, inputs.blocked))
-            yield 1
         return CycleResult(
             decided, passed, verdicts, self.ledger.visible(), self.ledger.report(), _holders(rows, phase2)
         )

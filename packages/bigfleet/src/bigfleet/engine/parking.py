@@ -39,8 +39,8 @@ class Parking:
             stamped.append(item)
         return stamped
 
-    def update(self, rows: Iterable[Row], supply: Supply, tick: bool) -> None:
-        """After Phase 1: age the gangs that stand still."""
+    def aged(self, rows: Iterable[Row], supply: Supply, tick: bool) -> dict[GangKey, int]:
+        """After Phase 1: the ages with those of the gangs that stand still grown."""
         ages: dict[GangKey, int] = {}
         for row in rows:
             need = row.demand.need
@@ -52,7 +52,7 @@ class Parking:
                     ages[need.key] = age
             elif not self._moves(row, supply):
                 ages[need.key] = 1 if age is None else age + tick
-        self.ages = ages
+        return ages
 
     def _parked(self, need: Need) -> bool:
         age = self.ages.get(need.key, 0)

@@ -1,5 +1,6 @@
 """One verdict per Need: what it got, and if not enough, why (engine.md §15)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -87,25 +88,19 @@ class Verdict:
         return self.demand.need
 
 
-class VerdictAges:
-    """How long each Need has been unmet."""
+def age_key(row: Row) -> AgeKey:
+    """What identifies a Need, folded ones included, from cycle to cycle."""
+    return (*row.demand.need.key, row.demand.members)
 
-    def __init__(self) -> None:
-        self.ages: dict[AgeKey, int] = {}
 
-    def advance(self, rows: list[Row], tick: bool) -> dict[Row, int]:
-        """The age of every row in this cycle; satisfied and vanished Needs are forgotten."""
-        ages: dict[AgeKey, int] = {}
-        by_row = {}
-        for row in rows:
-            if row.remaining.is_zero():
-                by_row[row] = 0
-                continue
-            key = (*row.demand.need.key, row.demand.members)
-            before = self.ages.get(key)
-            by_row[row] = ages[key] = 1 if before is None else before + tick
-        self.ages = ages
-        return by_row
+def aged(ages: Mapping[AgeKey, int], rows: list[Row], tick: bool) -> dict[AgeKey, int]:
+    """How long each unmet Need has been unmet; satisfied and vanished ones are forgotten."""
+    grown = {}
+    for row in rows:
+        if not row.remaining.is_zero():
+            before = ages.get(age_key(row))
+            grown[age_key(row)] = 1 if before is None else before + tick
+    return grown
 
 
 def judge(
