@@ -88,24 +88,17 @@ def test_names_matter_by_their_order_alone(new_judge: NewJudge, seeds: range) ->
 
 def _new_names(rng: random.Random, fleet: Description) -> dict[str, str]:
     """Clusters, machines and domains keep their order; types and groups have none to keep."""
-    ids = {m["id"] for m in [*fleet["machines"], *(m for s in fleet["steps"] for m in s["appear"])]}
-    groups = {need["group"] for need in fleet["needs"]} - {""}
+    ordered = [CLUSTERS, RACKS, ZONES, {machine["id"] for machine in _machines(fleet)}]
+    unordered = [TYPES, {need["group"] for need in fleet["needs"]} - {""}]
     names: dict[str, str] = {}
-    for ordered, old in (
-        (True, CLUSTERS),
-        (True, ids),
-        (True, RACKS),
-        (True, ZONES),
-        (False, TYPES),
-        (False, groups),
-    ):
+    for old in [*ordered, *unordered]:
         new: set[str] = set()
         while len(new) < len(old):
-            new.add("".join(rng.choices("-09AZaz~é字", k=rng.randint(1, 9))))
-        pool = sorted(new)
-        if not ordered:
-            rng.shuffle(pool)
-        names |= zip(sorted(old), pool, strict=True)
+            # A zone must not come to bear the name of a rack: some Need may ask for just that.
+            name = "".join(rng.choices("-09AZaz~é字", k=rng.randint(1, 9)))
+            new |= {name} - set(names.values())
+        kept = sorted(new) if old in ordered else rng.sample(sorted(new), len(new))
+        names |= zip(sorted(old), kept, strict=True)
     return names
 
 

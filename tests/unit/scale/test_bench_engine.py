@@ -25,6 +25,78 @@ from tests.support.rules import rule
 RULES = [pytest.param(name, marks=rule(f"engine.{name}"), id=name) for name in SHAPES]
 
 
+SPECIFIED = {
+    "Realistic_50K": {
+        "machines": 60_000,
+        "classes": 144,
+        "needs": 50_000,
+        "needs with Same": 7_500,
+        "profiles": 13,
+        "Bootstrap": 48_584,
+        "unsatisfied": 1_416,
+        "unsatisfied Same": 0,
+    },
+    "Realistic_50K_AllSame": {
+        "machines": 60_000,
+        "classes": 144,
+        "needs": 50_000,
+        "needs with Same": 50_000,
+        "profiles": 13,
+        "Bootstrap": 49_980,
+        "unsatisfied": 20,
+    },
+    "Uber5K_LateRun": {
+        "machines": 18_000,
+        "classes": 403,
+        "needs": 160,
+        "needs with Same": 20,
+        "profiles": 13,
+        "credited": 1_498,
+        "Bootstrap": 920,
+        "Provision": 11_060,
+        "unsatisfied": 158,
+        "excess": 3_502,
+    },
+    "Uber5K_Unaggregated": {
+        "machines": 18_000,
+        "needs": 250_000,
+        "needs with Same": 37_500,
+        "profiles": 13,
+        "credited": 5_000,
+        "Bootstrap": 1_000,
+        "Provision": 12_000,
+        "unsatisfied": 232_000,
+    },
+    "Uber50K_BucketSizedBuckets": {
+        "machines": 100_000,
+        "needs": 20_000,
+        "profiles": 1,
+        "Bootstrap": 20_000,
+        "gangs in rack-mem-0": 12_500,
+        "gangs in rack-mem-1": 7_500,
+    },
+    "Phase2_ScaleInversions": {
+        "machines": 100_000,
+        "needs": 100,
+        "profiles": 5,
+        "Preempt": 500,
+        "Preempt with 10 s": 500,
+        "unresolved": 0,
+    },
+    "Phase3_HighDemand": {"machines": 500_000, "needs": 150, "profiles": 5, "Reclaim": 333_350},
+    "Phase3_M29Shape": {
+        "machines": 450_000,
+        "needs": 50,
+        "profiles": 1,
+        "credited": 450_000,
+        "unsatisfied": 50,
+        "cpu short": 50_000,
+        "Reclaim": 0,
+    },
+}
+"""The table of the specification, transcribed by hand."""
+
+
 def classes(machines: Iterator[Machine]) -> int:
     """Classes by state, as the specification counts them."""
     return len(
@@ -98,6 +170,11 @@ def test_r6_weights_are_percentages() -> None:
     assert sum(archetype.weight for archetype in r6.R6) == 100
     idle = Counter(m.labels[RACK_KEY].rpartition("-")[0] for m in r6.idle_by_archetype(1_000))
     assert idle == {f"rack-{archetype.name}": 10 * archetype.weight for archetype in r6.R6}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_full_size_shape_expects_what_the_specification_states(name: str) -> None:
+    assert SPECIFIED[name].items() <= shape(name).expected.items()
 
 
 @pytest.mark.parametrize("name", SHAPES)

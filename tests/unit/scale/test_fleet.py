@@ -58,6 +58,20 @@ def test_every_pod_is_in_exactly_one_need() -> None:
         assert sum(need.aggregate["cpu"] for need in rows) == asked
 
 
+def test_a_gang_is_never_cut_short() -> None:
+    crowded = CatalogueFleet(pods=300, clusters=100)
+    gangs = [
+        workload
+        for cluster, _ in crowded.rollups()
+        for workload in crowded.workloads(cluster)
+        if workload.archetype.gang is not None
+    ]
+    assert gangs
+    for workload in gangs:
+        fewest, most = workload.archetype.gang or (0, 0)
+        assert fewest <= workload.replicas <= most
+
+
 def test_rows_of_a_rollup_are_aggregated() -> None:
     for _, rows in SMALL.rollups():
         assert len({need.key for need in rows}) == len(rows)

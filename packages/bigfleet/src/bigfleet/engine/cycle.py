@@ -115,12 +115,13 @@ class Engine:
 
     def _decide(self, inputs: CycleInputs) -> Generator[int, None, CycleResult]:
         options, now, tick = inputs.options, inputs.now, inputs.tick
-        demand, folds = normalise(self.inventory, self._matcher, self.needs.snapshot(), self.folds, tick)
+        snapshot, reported = self.needs.snapshot(), self.needs.reported
+        demand, folds = normalise(self.inventory, self._matcher, snapshot, self.folds, tick)
         demand = self.parking.stamp(demand, inputs.blocked, inputs.without_session)
         rows = [Row(index, item, item.need.aggregate) for index, item in enumerate(demand)]
         yield len(rows)
 
-        supply = Supply(self.inventory, self._matcher, rows, self.needs.reported)
+        supply = Supply(self.inventory, self._matcher, rows, reported)
         phase1 = Phase1(rows, supply, VictimOrder(options), now)
         yield from phase1.run()
         parked = self.parking.aged(rows, supply, tick)

@@ -1,6 +1,6 @@
 """What fleets run: kinds of workload, how often each occurs, and what it asks of machines (scale.md §4)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from bigfleet_base.model import (
@@ -56,9 +56,6 @@ class Archetype:
     spread_chance: float = 0.0
     spread: TopologySpread | None = None
     """The constraint that a share ``spread_chance`` of the workloads carries."""
-    _profiles: dict[tuple[object, ...], Profile] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     def profile(
         self,
@@ -69,22 +66,16 @@ class Archetype:
         spread: bool = False,
     ) -> Profile:
         """The demand of one workload; it may be narrowed to some of the instance types."""
-        key = (priority, instance_types, same, spread)
-        known = self._profiles.get(key)
-        if known is None:
-            requirements = [
-                Requirement(INSTANCE_TYPE_KEY, Operator.IN, instance_types or self.instance_types)
-            ]
-            if same is not None:
-                requirements.append(Requirement(same, Operator.SAME))
-            known = self._profiles[key] = Profile(
-                tuple(requirements),
-                (self.spread,) if spread and self.spread is not None else (),
-                priority,
-                penalty.bucket_for(self.interruption_penalty * NANO),
-                penalty.bucket_for(self.reclamation_penalty * NANO),
-            )
-        return known
+        requirements = [Requirement(INSTANCE_TYPE_KEY, Operator.IN, instance_types or self.instance_types)]
+        if same is not None:
+            requirements.append(Requirement(same, Operator.SAME))
+        return Profile(
+            tuple(requirements),
+            (self.spread,) if spread and self.spread is not None else (),
+            priority,
+            penalty.bucket_for(self.interruption_penalty * NANO),
+            penalty.bucket_for(self.reclamation_penalty * NANO),
+        )
 
 
 Catalogue = tuple[Archetype, ...]
