@@ -55,7 +55,7 @@ test: $(READY) ## Run the tests that need only Python (ARGS goes to pytest)
 check: $(READY) ## Lint, format, types, import contracts, generated files, rules with tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy packages tests tools
+	$(BIN)/mypy packages tests tools bench
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
@@ -72,9 +72,24 @@ format: $(READY) ## Format the code and fix what the linter can fix
 rules: $(READY) ## Show which rules of the specification have a test (ARGS=engine names those without)
 	$(BIN)/python -m tests.support.rules_report $(ARGS)
 
+.PHONY: mutants
+mutants: $(READY) ## Plant named bugs in the engine and see each of them caught
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 .PHONY: differential
 differential: $(READY) ## Judge the engine by the oracle over random fleets (ARGS="--from 0 --fleets 1000000")
 	$(BIN)/python -m tests.engine.differential $(ARGS)
+
+.PHONY: bench
+bench: bench-engine bench-provider ## Run every benchmark
+
+.PHONY: bench-engine
+bench-engine: $(READY) ## Time the decision engine on the specification's shapes, counts checked first
+	$(BIN)/python bench/engine.py $(ARGS)
+
+.PHONY: bench-provider
+bench-provider: $(READY) ## Time durable provider calls, counts checked first
+	$(BIN)/python -m bench.provider $(ARGS)
 
 ##@ With the real parts
 

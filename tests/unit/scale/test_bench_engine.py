@@ -8,13 +8,13 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from bigfleet.scale import RACK_KEY, r6
-from bigfleet_base.model import Machine
 
 from bench import engine as bench
 from bench import harness
 from bench.harness import Result, WrongAnswerError, compare
 from bench.shapes import FULL, SHAPES, shape
+from bigfleet.scale import RACK_KEY, r6
+from bigfleet_base.model import Machine
 from tests.oracle import shapes as oracle
 from tests.oracle.assign import phase1
 from tests.oracle.preempt import phase2

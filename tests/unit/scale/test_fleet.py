@@ -4,6 +4,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
+
 from bigfleet.scale import RACK_KEY, REALISTIC, CatalogueFleet, Listing, PriceBook
 from bigfleet_base.model import CapacityType, MachineState
 from bigfleet_base.model.lifecycle import check

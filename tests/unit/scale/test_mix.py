@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+
 from bigfleet.engine.actions import ActionKind
 from bigfleet.engine.cycle import CycleInputs, CycleResult, Engine
 from bigfleet.engine.options import PARK_AFTER, SECOND

@@ -4,6 +4,9 @@ import random
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bigfleet.scale import GPU, REALISTIC, Archetype, Size, resources
 from bigfleet.scale.sizing import (
     allocation,
@@ -17,8 +20,6 @@ from bigfleet.scale.sizing import (
     pod_shares,
     pods_per_machine,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 BY_NAME = {archetype.name: archetype for archetype in REALISTIC}
 
