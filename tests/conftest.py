@@ -1,8 +1,9 @@
 """Settings shared by all tests: the two tiers and the Hypothesis profiles that go with them."""
 
-import bigfleet_base  # noqa: F401  # pins TLS 1.3 before any test loads grpc
 import pytest
 from hypothesis import HealthCheck, settings
+
+import bigfleet_base  # noqa: F401  # pins TLS 1.3 before any test loads grpc
 
 # The real parts for whoever asks: one session server, whichever folder's test is first.
 pytest_plugins = ("tests.support.fixtures",)

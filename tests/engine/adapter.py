@@ -16,7 +16,6 @@ from bigfleet.engine.verdicts import Verdict as EngineVerdict
 from bigfleet_base.model import CapacityType, Machine, MachineState, Need, penalty
 from bigfleet_base.model import Preemptor as ModelPreemptor
 from bigfleet_base.model.lifecycle import EDGES, Rpc
-
 from tests.oracle import results as plain
 
 CALLS = {

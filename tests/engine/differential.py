@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bigfleet_base.model import Need
-
 from tests.engine.adapter import EngineJudge
 from tests.engine.fleets import Description, Step, generate, play
 from tests.engine.judge import OracleJudge

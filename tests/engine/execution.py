@@ -9,7 +9,6 @@ from typing import Final
 
 from bigfleet_base.model import HostRef, Machine, MachineState, transition
 from bigfleet_base.model.penalty import bound_dollars
-
 from tests.engine.judge import Judge
 from tests.oracle.results import SECOND, Action, Kind
 

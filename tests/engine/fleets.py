@@ -37,7 +37,6 @@ from bigfleet_base.model.lifecycle import Rpc
 from bigfleet_base.model.penalty import PINNED, bound_dollars
 from bigfleet_base.model.quantity import MAX_WIRE_UNITS
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY, ZONE_KEY
-
 from tests.engine import execution
 from tests.engine.judge import Judge
 from tests.oracle.normalise import folded_profile

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from bigfleet_base.model import EMPTY, CapacityType, Machine, MachineState, Need, ResourceVector
 from bigfleet_base.model.lifecycle import Rpc
-
 from tests.engine.execution import STARTS_FROM
 from tests.engine.fleets import Step
 from tests.oracle.normalise import folded_profile

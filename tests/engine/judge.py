@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from bigfleet_base.model import Machine, Need
-
 from tests.engine.adapter import EngineJudge
 from tests.oracle import NeedsTable, World, run_cycle
 from tests.oracle.results import Carried, CycleInput, CycleResult, Ingest, Key, Memory, Options

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bigfleet_base.model import Machine, MachineState, Need
-
 from tests.engine import execution
 from tests.engine.judge import Judge
 from tests.oracle.results import (

@@ -12,7 +12,6 @@ from typing import Final
 
 from bigfleet_base.model import Machine, MachineState
 from bigfleet_base.model.lifecycle import Rpc
-
 from tests.engine.fleets import Step
 from tests.oracle.context import Context, attribution, cost, is_own, progresses
 from tests.oracle.results import Assigned, CycleResult, Inversion, Kind, Reason, Row

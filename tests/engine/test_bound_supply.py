@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from bigfleet_base.model import MachineState, transition
 
+from bigfleet_base.model import MachineState, transition
 from tests.engine.dsl import (
     configured,
     configuring,

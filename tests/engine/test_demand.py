@@ -1,7 +1,6 @@
 """Scenarios of the demand model (engine.md §17, D)."""
 
 from bigfleet_base.model import EMPTY, Need
-
 from tests.engine.dsl import configured, draining, gang, idle, many, need, types, units, vector
 from tests.engine.lab import Lab, actions, claims, kinds, targets, verdict
 from tests.oracle.results import Kind

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from bigfleet_base.model import Operator, Requirement, ResourceVector
 
+from bigfleet_base.model import Operator, Requirement, ResourceVector
 from tests.engine.dsl import (
     RACK_KEY,
     SPOT,

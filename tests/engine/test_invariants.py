@@ -5,10 +5,10 @@ import json
 import random
 
 import pytest
-from bigfleet_base.model import MachineState, Need, ResourceVector
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bigfleet_base.model import MachineState, Need, ResourceVector
 from tests.engine import execution, fleets, invariants
 from tests.engine.dsl import configured, gang, idle, many, need, speculative, types, units
 from tests.engine.fleets import Description, Step, generate, play

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from bigfleet_base.model import MachineState, Need
 
+from bigfleet_base.model import MachineState, Need
 from tests.engine import execution
 from tests.engine.dsl import (
     configured,

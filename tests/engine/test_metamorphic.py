@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from bigfleet_base.model import Machine, MachineState, Need, ResourceVector
 from bigfleet_base.model.penalty import PINNED
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
-
 from tests.engine.adapter import EngineJudge
 from tests.engine.fleets import (
     CLUSTERS,

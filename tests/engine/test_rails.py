@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+
 from bigfleet_base.model import (
     CapacityType,
     InvalidMachineError,
@@ -13,7 +14,6 @@ from bigfleet_base.model import (
     transition,
 )
 from bigfleet_base.model.lifecycle import Rpc
-
 from tests.engine.dsl import (
     BARE_METAL,
     ON_DEMAND,

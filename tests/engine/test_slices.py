@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+
 from bigfleet.engine.actions import Action, ActionKind
 from bigfleet.engine.cells import NO_CALL, Call
 from bigfleet.engine.cycle import CycleInputs, CycleResult, Engine
@@ -23,7 +24,6 @@ from bigfleet.engine.parking import Parking
 from bigfleet.engine.rails import Rails
 from bigfleet_base.model import CapacityType, HostRef, Machine, MachineState, Need, Preemptor, transition
 from bigfleet_base.model.lifecycle import EDGES, Edge
-
 from tests.engine.adapter import EngineJudge
 from tests.engine.dsl import configured, idle, many, need
 from tests.engine.fleets import CLUSTERS, START, generate, need_of, play

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bigfleet_base.model import EMPTY, Machine, MachineState, Need, ResourceVector
-
+from bigfleet_base.model import Machine, MachineState, Need
 from tests.engine.fleets import Description, Step, generate, play
 from tests.engine.judge import Judge, NewJudge
-from tests.oracle.results import SECOND, Action, CycleInput, CycleResult, Ingest, Key, Memory, Options
+from tests.oracle.results import SECOND, CycleInput, CycleResult, Ingest, Key, Memory, Options
 
 CYCLES: Final = 150
 EVENTS: Final = ("appear", "vanish", "blocked", "no_session", "held_off")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from bigfleet_base.api import crd_paths
 
+from bigfleet_base.api import crd_paths
 from tests.kube.objects import (
     available_capacity,
     capacity_request,

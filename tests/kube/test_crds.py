@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import yaml
+
 from bigfleet_base.model import parse_quantity
 from bigfleet_base.model.penalty import bound_dollars, bucket_for
-
 from tests.kube.objects import (
     available_capacity,
     capacity_request,

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from bigfleet_base.model import EMPTY, Machine, MachineState, Requirement, ResourceVector
 from bigfleet_base.model.lifecycle import Rpc
-
 from tests.oracle.context import Context, cost, is_own, progresses, starts_nothing
 from tests.oracle.domains import Domain, coverage, ranked
 from tests.oracle.preempt import could_be_free_sooner, score

@@ -6,7 +6,6 @@ from functools import cached_property
 from bigfleet_base.model import Machine, Need, ResourceVector, effective_cost
 from bigfleet_base.model.lifecycle import Rpc
 from bigfleet_base.model.penalty import bound_dollars
-
 from tests.oracle.results import CycleInput, Key, Options, Row
 from tests.oracle.world import CREATING, IDLE, Snapshot
 

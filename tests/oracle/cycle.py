@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from bigfleet_base.model import Need
-
 from tests.oracle import ledger, parking, verdicts
 from tests.oracle.assign import phase1
 from tests.oracle.context import Context

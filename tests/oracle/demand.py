@@ -7,7 +7,6 @@ from typing import Final
 from bigfleet_base.model import EMPTY, Need, ResourceVector, aggregate_rows
 from bigfleet_base.model.penalty import BUCKETS, UNSPECIFIED, ZERO
 from bigfleet_base.model.quantity import MAX_WIRE_UNITS
-
 from tests.oracle.results import Ingest, Key
 
 GUARD_FLOOR_ROWS: Final = 10

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from bigfleet_base.model import EMPTY, Machine, ResourceVector
-
 from tests.oracle.results import DomainCoverage
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Final
 
 from bigfleet_base.model import EMPTY, Profile, ResourceVector
-
 from tests.oracle.context import Context
 from tests.oracle.results import Part, Phase2Result, Shortfall
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Final
 
 from bigfleet_base.model import Need, Operator, Profile, Requirement, ResourceVector, WhenUnsatisfiable
-
 from tests.oracle.results import Fold, FoldClass, Row
 from tests.oracle.world import CONFIGURED, CONFIGURING, IDLE, SPECULATIVE, Snapshot
 

@@ -5,7 +5,6 @@ from typing import Final
 
 from bigfleet_base.model import Machine, ResourceVector
 from bigfleet_base.model.lifecycle import Rpc
-
 from tests.oracle.context import Context, progresses, starts_nothing
 from tests.oracle.results import (
     SECOND,

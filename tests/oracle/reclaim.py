@@ -5,7 +5,6 @@ from typing import Final
 
 from bigfleet_base.model import CapacityType
 from bigfleet_base.model.lifecycle import Rpc
-
 from tests.oracle.context import Context
 from tests.oracle.results import Action, Kind
 from tests.oracle.world import CONFIGURED, IDLE

@@ -21,7 +21,6 @@ from bigfleet_base.model import (
 from bigfleet_base.model.penalty import PINNED, bucket_for
 from bigfleet_base.model.quantity import NANO
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
-
 from tests.oracle import World
 from tests.oracle.context import Context
 from tests.oracle.results import CycleInput, Options, Row

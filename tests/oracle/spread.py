@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from bigfleet_base.model import Machine, TopologySpread
-
 from tests.oracle.context import Context
 from tests.oracle.results import Row
 from tests.oracle.world import CONFIGURED, CONFIGURING, IDLE, SPECULATIVE

@@ -7,7 +7,6 @@ recorded here. They come from the same shapes that give the counts of §18 at fu
 from collections import Counter
 
 from bigfleet_base.model import MachineState
-
 from tests.oracle import shapes
 from tests.oracle.assign import phase1
 from tests.oracle.context import Context

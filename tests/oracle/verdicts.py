@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from bigfleet_base.model import EMPTY, Machine
-
 from tests.oracle.context import Context
 from tests.oracle.results import (
     AgeKey,

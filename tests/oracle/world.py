@@ -7,7 +7,6 @@ from typing import Final
 
 from bigfleet_base.model import CapacityType, IllegalTransitionError, Machine, MachineState
 from bigfleet_base.model.lifecycle import check, edge
-
 from tests.oracle.results import Key, Memory
 
 IDLE: Final = MachineState.IDLE

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bigfleet_base.api import crd_paths
 
+from bigfleet_base.api import crd_paths
 from tests.support.parts import Etcd, EtcdCluster, KubeApiserver, KubeControlPlane
 
 __all__ = ["etcd", "etcd_cluster", "kube_apiserver", "kube_control_plane"]

@@ -261,6 +261,18 @@ def test_a_late_result_is_discarded() -> None:
     assert isinstance(lab.reports[-1], LateResult)
 
 
+@rule("provider.P-52")
+def test_a_result_in_the_last_moment_counts() -> None:
+    lab = Lab(timeouts=dict.fromkeys(Kind, 2 * SECOND))
+    machine = lab.ids()[0]
+    lab.accept("create", machine)
+    lab.now += 2 * SECOND
+    lab.finish(machine)
+    assert lab.state(machine) is S.IDLE and not lab.cancelled
+    lab.advance(100)
+    assert lab.state(machine) is S.IDLE
+
+
 @rule("provider.P-80", "provider.P-82", "provider.P-86")
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_backend_that_raises_ends_in_failed(kind: Kind) -> None:

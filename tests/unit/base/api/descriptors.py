@@ -5,9 +5,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import bigfleet_base.api
-from bigfleet_base.api.ext.v1alpha1 import providerinfo_pb2
-from bigfleet_base.api.v1alpha1 import capacity_pb2, coordinator_pb2, provider_pb2, shard_pb2, shardread_pb2
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     EnumDescriptorProto,
@@ -16,6 +13,10 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorSet,
     MethodDescriptorProto,
 )
+
+import bigfleet_base.api
+from bigfleet_base.api.ext.v1alpha1 import providerinfo_pb2
+from bigfleet_base.api.v1alpha1 import capacity_pb2, coordinator_pb2, provider_pb2, shard_pb2, shardread_pb2
 
 _MODULES = (capacity_pb2, provider_pb2, shard_pb2, coordinator_pb2, shardread_pb2, providerinfo_pb2)
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, MutableSequence
 from functools import partial
 from typing import TypeVar
 
-from bigfleet_base.api.v1alpha1 import capacity_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import Default, DescriptorPool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from bigfleet_base.api.v1alpha1 import capacity_pb2
 from tests.support.rules import rule
 from tests.unit.base.api import contract_table, descriptors
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from bigfleet_base.api import crd_paths
 
+from bigfleet_base.api import crd_paths
 from tests.support.rules import rule
 from tests.unit.base.api import crd_table
 

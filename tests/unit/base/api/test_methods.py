@@ -7,14 +7,14 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pool import Default
+from google.protobuf.message_factory import GetMessageClass
+
 from bigfleet_base.api.ext.v1alpha1.providerinfo_pb2_grpc import add_ProviderInfoServicer_to_server
 from bigfleet_base.api.v1alpha1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from bigfleet_base.api.v1alpha1.provider_pb2_grpc import add_CapacityProviderServicer_to_server
 from bigfleet_base.api.v1alpha1.shard_pb2_grpc import add_ShardServicer_to_server
 from bigfleet_base.api.v1alpha1.shardread_pb2_grpc import add_ShardReadServicer_to_server
-from google.protobuf.descriptor_pool import Default
-from google.protobuf.message_factory import GetMessageClass
-
 from tests.support.rules import rule
 from tests.unit.base.api import contract_table
 

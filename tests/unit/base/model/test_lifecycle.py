@@ -5,6 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bigfleet_base.model import (
     HostRef,
     IllegalTransitionError,
@@ -26,9 +29,6 @@ from bigfleet_base.model.lifecycle import (
     edge,
 )
 from bigfleet_base.model.machine import Defect, effective_cost
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.support.rules import rule
 
 HOST = HostRef("local", "h1")

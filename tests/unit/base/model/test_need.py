@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bigfleet_base.model import (
     EMPTY,
     Need,
@@ -19,9 +22,6 @@ from bigfleet_base.model import (
     WhenUnsatisfiable,
     aggregate_rows,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.support.rules import rule
 
 T = TypeVar("T")

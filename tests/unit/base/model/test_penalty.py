@@ -4,12 +4,12 @@ import math
 from fractions import Fraction
 
 import pytest
-from bigfleet_base.model import parse_quantity
-from bigfleet_base.model.penalty import BUCKETS, PINNED, ZERO, bound_dollars, bucket_for, bucket_label
-from bigfleet_base.model.quantity import NANO
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bigfleet_base.model import parse_quantity
+from bigfleet_base.model.penalty import BUCKETS, PINNED, ZERO, bound_dollars, bucket_for, bucket_label
+from bigfleet_base.model.quantity import NANO
 from tests.support.rules import rule
 
 dollars = st.one_of(

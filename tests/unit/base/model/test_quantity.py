@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bigfleet_base.model import QuantityError, ResourceVector, format_quantity, parse_quantity
-from bigfleet_base.model.quantity import NANO, milli_from_nano, prints_binary
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bigfleet_base.model import QuantityError, ResourceVector, format_quantity, parse_quantity
+from bigfleet_base.model.quantity import NANO, milli_from_nano, prints_binary
 from tests.support.rules import rule
 
 VECTORS = Path(__file__).parent / "vectors"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from bigfleet_base.model import Machine, MachineState, Operator, Profile, Requirement
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY, ZONE_KEY
 

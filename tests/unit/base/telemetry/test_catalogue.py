@@ -3,10 +3,10 @@
 import re
 
 import pytest
+
 from bigfleet_base.telemetry import Role, buckets
 from bigfleet_base.telemetry.catalogue import TABLES, process, shard
 from bigfleet_base.telemetry.series import CounterSeries, GaugeSeries, HistogramSeries, Series
-
 from tests.support.rules import rule
 from tests.unit.base.telemetry import golden
 

@@ -12,10 +12,11 @@ import warnings
 from typing import Any, BinaryIO, cast
 
 import pytest
-from bigfleet_base.telemetry import LEVELS, Level, Log, Logs
-from bigfleet_base.telemetry.logs import IDENTIFIERS, MAX_LINE
 from hypothesis import given
 from hypothesis import strategies as st
+
+from bigfleet_base.telemetry import LEVELS, Level, Log, Logs
+from bigfleet_base.telemetry.logs import IDENTIFIERS, MAX_LINE
 
 SECOND = 10**9
 # 2026-06-18T01:36:12.345678901Z

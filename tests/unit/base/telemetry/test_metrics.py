@@ -8,13 +8,13 @@ from pathlib import Path
 
 import prometheus_client
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
 from bigfleet_base.telemetry import CONTENT_TYPE, Metrics, Role
 from bigfleet_base.telemetry.catalogue import TABLES, coordinator, operator, process, provider, shard
 from bigfleet_base.telemetry.metrics import MAX_LABEL_SETS
 from bigfleet_base.telemetry.series import CounterSeries, HistogramSeries, Series
 from bigfleet_base.telemetry.sketch import unpack_sketches
-from prometheus_client.parser import text_string_to_metric_families
-
 from tests.support.rules import rule
 
 MINUTE = 60 * 10**9

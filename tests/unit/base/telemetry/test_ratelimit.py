@@ -1,8 +1,9 @@
 """The limit on equal lines, under a clock of our own."""
 
-from bigfleet_base.telemetry.ratelimit import LINES_PER_SECOND, MAX_KEYS, SECOND_NS, RateLimit
 from hypothesis import given
 from hypothesis import strategies as st
+
+from bigfleet_base.telemetry.ratelimit import LINES_PER_SECOND, MAX_KEYS, SECOND_NS, RateLimit
 
 
 def test_ten_lines_pass_and_the_eleventh_does_not() -> None:

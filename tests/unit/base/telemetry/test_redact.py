@@ -11,6 +11,9 @@ from pathlib import Path
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bigfleet_base.model import HostRef, MachineState
 from bigfleet_base.model.lifecycle import Rpc
 from bigfleet_base.telemetry.redact import (
@@ -25,8 +28,6 @@ from bigfleet_base.telemetry.redact import (
     stack,
     text,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEF\nAASCBKcwggSj\n-----END PRIVATE KEY-----"
 JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IkEifQ.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJl"

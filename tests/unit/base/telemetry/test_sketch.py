@@ -5,6 +5,9 @@ import random
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bigfleet_base.telemetry.sketch import (
     QUANTILES,
     RELATIVE_ERROR,
@@ -15,8 +18,6 @@ from bigfleet_base.telemetry.sketch import (
     pack_sketches,
     unpack_sketches,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 SECOND = 10**9
 # Rounding of logarithms and powers at the edge of a bucket.

@@ -3,9 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bigfleet_base.wire.channel import MAX_MESSAGE_BYTES, listen
-from bigfleet_base.wire.identity import IdentityRefusedError, peer_identity
-from bigfleet_base.wire.tls import TlsCredentials
 from cryptography import x509
 from grpc import (
     GenericRpcHandler,
@@ -17,6 +14,10 @@ from grpc import (
     unary_stream_rpc_method_handler,
     unary_unary_rpc_method_handler,
 )
+
+from bigfleet_base.wire.channel import MAX_MESSAGE_BYTES, listen
+from bigfleet_base.wire.identity import IdentityRefusedError, peer_identity
+from bigfleet_base.wire.tls import TlsCredentials
 
 Context = aio.ServicerContext[bytes, bytes]
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from bigfleet_base.api.v1alpha1 import capacity_pb2, provider_pb2
 from hypothesis import strategies as st
+
+from bigfleet_base.api.v1alpha1 import capacity_pb2, provider_pb2
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 texts = st.one_of(

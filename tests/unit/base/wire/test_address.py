@@ -1,9 +1,9 @@
 """Addresses: what may be written, what gRPC is given, and what plaintext may reach."""
 
 import pytest
+
 from bigfleet_base.wire.address import Address, parse_address, require_local_or_insecure
 from bigfleet_base.wire.transport_errors import AddressError, PlaintextRefusedError
-
 from tests.support.rules import rule
 
 LOCAL = [

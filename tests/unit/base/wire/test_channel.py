@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
+from grpc import StatusCode, aio
+
 from bigfleet_base.wire.channel import (
     KEEPALIVE_TIME_S,
     KEEPALIVE_TIMEOUT_S,
@@ -18,8 +20,6 @@ from bigfleet_base.wire.channel import (
 )
 from bigfleet_base.wire.tls import TlsCredentials
 from bigfleet_base.wire.transport_errors import AddressError, PlaintextRefusedError
-from grpc import StatusCode, aio
-
 from tests.support.ca import CertificateAuthority
 from tests.support.eventually import eventually
 from tests.support.rules import rule

@@ -4,6 +4,10 @@ import contextlib
 import random
 
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bigfleet_base.api.v1alpha1 import capacity_pb2 as pb
 from bigfleet_base.model import (
     Need,
@@ -16,10 +20,6 @@ from bigfleet_base.model import (
 )
 from bigfleet_base.wire import demand
 from bigfleet_base.wire.demand import RollupRefusedError, decode_rollup, encode_rollup
-from google.protobuf.message import DecodeError
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.support.rules import rule
 from tests.unit.base.wire import messages
 

@@ -3,6 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 import pytest
+from cryptography import x509
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bigfleet_base.wire import identity as identity_module
 from bigfleet_base.wire.identity import (
     ADMIN,
@@ -17,10 +21,6 @@ from bigfleet_base.wire.identity import (
     parse_identity,
     peer_identity,
 )
-from cryptography import x509
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.support.ca import CertificateAuthority
 from tests.support.rules import rule
 

@@ -6,6 +6,10 @@ import random
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import (
     CapacityType,
@@ -26,10 +30,6 @@ from bigfleet_base.wire.metadata import (
     encode_drain,
     encode_target,
 )
-from google.protobuf.message import DecodeError
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.support.rules import rule
 from tests.unit.base.wire import messages
 

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+
 from bigfleet_base.wire.identity import ADMIN, Identity, Role
 from bigfleet_base.wire.tls import TlsCredentials, TlsFiles
 from bigfleet_base.wire.transport_errors import (
@@ -15,8 +17,6 @@ from bigfleet_base.wire.transport_errors import (
     PartialTlsError,
     WrongIdentityError,
 )
-from cryptography.hazmat.primitives import serialization
-
 from tests.support.ca import DAY, CertificateAuthority, replace
 from tests.support.rules import rule
 

@@ -5,11 +5,11 @@ import ssl
 from pathlib import Path
 
 import pytest
-from bigfleet_base.wire.channel import LastingChannel, dial
-from bigfleet_base.wire.tls import TlsCredentials, TlsFiles
 from cryptography import x509
 from grpc import StatusCode, aio
 
+from bigfleet_base.wire.channel import LastingChannel, dial
+from bigfleet_base.wire.tls import TlsCredentials, TlsFiles
 from tests.support.ca import CertificateAuthority, replace
 from tests.support.eventually import eventually
 from tests.support.rules import rule

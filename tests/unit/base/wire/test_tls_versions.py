@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from grpc import StatusCode, aio
+
 from bigfleet_base import _grpc_env
 from bigfleet_base.wire.channel import dial
 from bigfleet_base.wire.tls import TlsCredentials, TlsFiles
-from grpc import StatusCode, aio
-
 from tests.support.ca import CertificateAuthority
 from tests.support.rules import rule
 from tests.unit.base.wire.echo import KINDS, call, echo_server

@@ -3,14 +3,13 @@
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from bigfleet_base.model import EMPTY, MachineState
-
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.domains import Reliance, place_gang
 from bigfleet.engine.spread import acquire_spread, strict_spread
 from bigfleet.engine.stock import Row, take
 from bigfleet.engine.supply import Supply
 from bigfleet.engine.victims import VictimOrder
+from bigfleet_base.model import EMPTY, MachineState
 
 Work = Generator[int, None, None]
 """A phase in progress: it yields the rows it has worked on, so that its caller can pause it."""

@@ -9,8 +9,6 @@ meanwhile, so where it was cut does not matter.
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
-from bigfleet_base.model import MachineState
-
 from bigfleet.engine.actions import Action, ActionKind
 from bigfleet.engine.assign import Phase1
 from bigfleet.engine.inventory import Inventory
@@ -27,6 +25,7 @@ from bigfleet.engine.stock import Row
 from bigfleet.engine.supply import Supply
 from bigfleet.engine.verdicts import AgeKey, Verdict, age_key, aged, judge
 from bigfleet.engine.victims import VictimOrder
+from bigfleet_base.model import MachineState
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from bigfleet_base.model import EMPTY, MachineState, ResourceVector
-
 from bigfleet.engine.cells import Call
 from bigfleet.engine.options import CANDIDATE_DOMAINS
 from bigfleet.engine.stock import DomainCoverage, Residual, Row, Span, Stock, machines_needed, promise, take
 from bigfleet.engine.supply import Supply
 from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
+from bigfleet_base.model import EMPTY, MachineState, ResourceVector
 
 
 @dataclass(slots=True)

@@ -13,10 +13,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from bigfleet.engine.cells import NO_CALL, Binding, Call, Cell, CellKey, MachineClass, Offer
 from bigfleet_base.model import CapacityType, HostRef, Machine, MachineState, Preemptor
 from bigfleet_base.model.lifecycle import Memory, check, edge
-
-from bigfleet.engine.cells import NO_CALL, Binding, Call, Cell, CellKey, MachineClass, Offer
 
 
 class UnknownMachineError(KeyError):

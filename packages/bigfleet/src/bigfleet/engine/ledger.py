@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bigfleet_base.model import EMPTY, Profile, ResourceVector
-
 from bigfleet.engine.options import LEDGER_MEMORY, REPORT_LIMIT
 from bigfleet.engine.preempt import Resolution
 from bigfleet.engine.stock import Row
+from bigfleet_base.model import EMPTY, Profile, ResourceVector
 
 PartKey = tuple[str, str]
 """(cluster, fingerprint)."""

@@ -1,8 +1,7 @@
 """Which classes suit which Needs, asked once and remembered (engine.md §6)."""
 
-from bigfleet_base.model import Profile, ResourceVector
-
 from bigfleet.engine.cells import MachineClass
+from bigfleet_base.model import Profile, ResourceVector
 
 _MOST_ANSWERS = 4_000_000
 """Answers kept before the cache starts anew; classes come and go with prices."""

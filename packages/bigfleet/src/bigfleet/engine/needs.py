@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from bigfleet_base.model import EMPTY, Need, ResourceVector, aggregate_rows
-
 from bigfleet.engine.options import GUARD_CONFIRMATIONS, GUARD_FLOOR_ROWS
+from bigfleet_base.model import EMPTY, Need, ResourceVector, aggregate_rows
 
 
 @dataclass(slots=True)

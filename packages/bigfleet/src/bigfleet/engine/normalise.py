@@ -7,6 +7,9 @@ is what keeps 2,400 gangs of a tenth of a machine from asking for 2,400 machines
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from bigfleet.engine.inventory import Inventory
+from bigfleet.engine.matching import Matcher
+from bigfleet.engine.options import FOLD_AFTER
 from bigfleet_base.model import (
     MachineState,
     Need,
@@ -16,10 +19,6 @@ from bigfleet_base.model import (
     ResourceVector,
     WhenUnsatisfiable,
 )
-
-from bigfleet.engine.inventory import Inventory
-from bigfleet.engine.matching import Matcher
-from bigfleet.engine.options import FOLD_AFTER
 
 Identity = tuple[str, str]
 """A name under which machines are bought for a Need: (fingerprint, group)."""

@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bigfleet_base.model import MachineState, Need
-
 from bigfleet.engine.normalise import Demand
 from bigfleet.engine.options import PARK_AFTER, REPROBE_EVERY
 from bigfleet.engine.stock import Row
 from bigfleet.engine.supply import Supply
+from bigfleet_base.model import MachineState, Need
 
 GangKey = tuple[str, str, str]
 """(cluster, fingerprint, group), as ``Need.key``."""

@@ -5,8 +5,6 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bigfleet_base.model import EMPTY, MachineState, Need, Preemptor, ResourceVector
-
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.assign import Work
 from bigfleet.engine.cells import Call
@@ -15,6 +13,7 @@ from bigfleet.engine.spread import SpreadCounts, strict_spread
 from bigfleet.engine.stock import Row, Span, Stock, machines_needed
 from bigfleet.engine.supply import Supply
 from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
+from bigfleet_base.model import EMPTY, MachineState, Need, Preemptor, ResourceVector
 
 
 @dataclass(slots=True, eq=False)

@@ -3,13 +3,12 @@
 import heapq
 from collections.abc import Generator, Iterator
 
-from bigfleet_base.model import CapacityType, MachineState
-
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.cells import Call
 from bigfleet.engine.options import RECLAIM_GRACE_S, Options
 from bigfleet.engine.stock import in_order
 from bigfleet.engine.supply import Supply, keep_order
+from bigfleet_base.model import CapacityType, MachineState
 
 
 def phase3(

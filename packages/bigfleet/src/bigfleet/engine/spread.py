@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-from bigfleet_base.model import MachineState, TopologySpread, penalty
-
 from bigfleet.engine.stock import Row, Stock, machines_needed
 from bigfleet.engine.supply import Supply, head_key
+from bigfleet_base.model import MachineState, TopologySpread, penalty
 
 
 def strict_spread(row: Row) -> TopologySpread | None:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigfleet_base.model import ResourceVector
-
 from bigfleet.engine.cells import Cell
 from bigfleet.engine.normalise import Demand
+from bigfleet_base.model import ResourceVector
 
 
 @dataclass(slots=True)

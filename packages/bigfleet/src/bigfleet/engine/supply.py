@@ -4,12 +4,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bigfleet_base.model import MachineState, Need, ResourceVector, effective_cost, penalty
-
 from bigfleet.engine.cells import Call, Cell
 from bigfleet.engine.inventory import Inventory
 from bigfleet.engine.matching import Matcher
 from bigfleet.engine.stock import Row, Stock, in_order
+from bigfleet_base.model import MachineState, Need, ResourceVector, effective_cost, penalty
 
 
 class Supply:

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from bigfleet_base.model import EMPTY, MachineState, Need, ResourceVector
-
 from bigfleet.engine.normalise import Demand
 from bigfleet.engine.options import SUPPLY_CAP
 from bigfleet.engine.preempt import Resolution
 from bigfleet.engine.stock import DomainCoverage, Row
 from bigfleet.engine.supply import Supply
+from bigfleet_base.model import EMPTY, MachineState, Need, ResourceVector
 
 AgeKey = tuple[str, str, str, ResourceVector | None]
 """(cluster, fingerprint, group, aggregate of each folded member)."""
