@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+
 from bigfleet_base.model import MachineState
 from bigfleet_providerkit.effects import Code, PutFloor, PutMark
 from bigfleet_providerkit.state import MAX_GHOSTS
-
 from tests.support.rules import rule
 from tests.unit.providerkit.lab import Lab, offering
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bigfleet_base.model import CapacityType, MachineState, parse_quantity
 from bigfleet_base.wire import decode_machine
 from bigfleet_providerkit.backend import (
@@ -30,7 +31,6 @@ from bigfleet_providerkit.offerings import (
 )
 from bigfleet_providerkit.records import Kind
 from bigfleet_providerkit.settings import Capabilities
-
 from tests.support.rules import rule
 from tests.unit.providerkit.lab import ALL, SECOND, Lab, offering
 

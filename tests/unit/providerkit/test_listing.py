@@ -4,9 +4,9 @@ import itertools
 from dataclasses import replace
 
 import pytest
+
 from bigfleet_base.model import MachineState
 from bigfleet_providerkit.listing import Cursors
-
 from tests.support.rules import rule
 from tests.unit.providerkit.lab import SECOND, Lab, offering
 

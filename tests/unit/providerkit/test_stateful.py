@@ -7,17 +7,17 @@ binding is lost, no stale token is accepted, an operation keeps its id, and ever
 
 from typing import Any
 
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition
+from hypothesis.stateful import rule as step
+
 from bigfleet_base.model import MachineState
 from bigfleet_providerkit.backend import Binding, CleanupResult, DiscoveredHost, Host, HostStatus, Operation
 from bigfleet_providerkit.effects import Answer, Code, Invoke, Returned
 from bigfleet_providerkit.errors import Retryable, Terminal
 from bigfleet_providerkit.records import Kind
 from bigfleet_providerkit.transitions import KIND_OF, SOURCE, TARGET, TRANSITIONAL
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition
-from hypothesis.stateful import rule as step
-
 from tests.support.rules import rule
 from tests.unit.providerkit.lab import ALL, SECOND, Lab, offering
 

@@ -1,13 +1,13 @@
 """The life of a machine through the four calls (provider.md §2, §3.3, §4, §6, §8)."""
 
 import pytest
+
 from bigfleet_base.model import MachineState
 from bigfleet_providerkit.backend import Host, HostStatus
 from bigfleet_providerkit.effects import Code, LateResult, PutMachine
 from bigfleet_providerkit.errors import NotFound, Retryable, Terminal
 from bigfleet_providerkit.records import Kind
 from bigfleet_providerkit.settings import Capabilities
-
 from tests.support.rules import rule
 from tests.unit.providerkit.lab import ALL, SECOND, Lab, offering, snapshot
 

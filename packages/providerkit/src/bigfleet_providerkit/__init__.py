@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import bigfleet_base  # noqa: F401  # before anything here can load grpc: it pins TLS 1.3
 from bigfleet_base.model import CapacityType
-
 from bigfleet_providerkit.backend import (
     UNBOUND,
     Backend,

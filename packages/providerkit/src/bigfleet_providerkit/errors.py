@@ -1,0 +1,33 @@
+"""What a backend raises when something expected goes wrong; anything else counts as ``Terminal``."""
+
+
+class BackendError(Exception):
+    """Base of the failures that a backend reports on purpose. The text ends up in ``last_error``."""
+
+
+class InsufficientCapacity(BackendError):  # noqa: N818  # names of the provider's vocabulary (provider.md §12.3)
+    """The substrate has none left, and made none. The offering is withheld for ``retry_after`` seconds."""
+
+    def __init__(self, message: str = "", *, retry_after: float = 300.0) -> None:
+        super().__init__(message or "the substrate has no capacity left")
+        self.retry_after = retry_after
+
+
+class Retryable(BackendError):  # noqa: N818
+    """It may work next time: the kit tries again after ``after`` seconds, until the transition times out."""
+
+    def __init__(self, message: str = "", *, after: float = 1.0) -> None:
+        super().__init__(message or "the substrate asked to try again")
+        self.after = after
+
+
+class NotFound(BackendError):  # noqa: N818
+    """The host does not exist. For drain and delete that is success."""
+
+
+class Terminal(BackendError):  # noqa: N818
+    """It will not work, however often it is tried."""
+
+
+class Unauthorized(Terminal):
+    """The substrate refused our credentials."""

@@ -1,0 +1,1 @@
+"""Providers to read and to try out."""

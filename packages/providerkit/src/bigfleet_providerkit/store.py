@@ -1,0 +1,306 @@
+"""Where the provider's state survives: SQLite, written ahead of every answer (provider.md §11).
+
+One row for each machine, mark, floor and tombstone; one transaction for each batch, on disk when ``write``
+returns. What a write costs depends on what changed, never on how many machines there are.
+"""
+
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from bigfleet_base.model import HostRef, MachineState
+from bigfleet_providerkit.effects import (
+    DropTombstones,
+    Image,
+    PutFloor,
+    PutMachine,
+    PutMark,
+    RemoveMachine,
+    Write,
+)
+from bigfleet_providerkit.records import NO_HOST, NO_MARKS, Shape, Slot, entry, read_shape
+
+VERSION: Final = 1
+_APPLICATION: Final = 0x42466C74
+"""Marks the file as ours, so that no other database is taken for one."""
+
+
+class StoreError(Exception):
+    """The store cannot be opened, read or written; the message says why and what to do."""
+
+
+class Store(Protocol):
+    """What keeps an Image. ``write`` is all or nothing, and durable when it returns."""
+
+    def load(self) -> Image: ...
+    def write(self, writes: Sequence[Write]) -> None: ...
+    def close(self) -> None: ...
+
+
+class MemoryStore:
+    """Keeps nothing beyond the process: for tests, simulations and trying things out."""
+
+    def __init__(self, incarnation: bytes | None = None) -> None:
+        self._image = Image(incarnation or secrets.token_bytes(8))
+
+    def load(self) -> Image:
+        """A copy, as a restarted process would read it."""
+        image = self._image
+        return Image(
+            image.incarnation,
+            dict(image.slots),
+            dict(image.floors),
+            dict(image.tombstones),
+            image.dropped_revision,
+            image.fresh,
+        )
+
+    def write(self, writes: Sequence[Write]) -> None:
+        image = self._image
+        image.fresh = image.fresh and not writes
+        for write in writes:
+            match write:
+                case PutMachine(slot, relisted):
+                    known = image.slots.get(slot.id)
+                    marks = known.marks if known else NO_MARKS
+                    image.slots[slot.id] = replace(slot, marks=marks)
+                    if relisted:
+                        image.tombstones.pop(slot.id, None)
+                case RemoveMachine(machine_id, revision, forget):
+                    image.tombstones.pop(machine_id, None)
+                    image.tombstones[machine_id] = revision
+                    if forget:
+                        image.slots.pop(machine_id, None)
+                case PutMark(machine_id, shard_id, epoch, sequence):
+                    slot = image.slots[machine_id]
+                    image.slots[machine_id] = replace(slot, marks={**slot.marks, shard_id: (epoch, sequence)})
+                case PutFloor(shard_id, epoch):
+                    image.floors[shard_id] = epoch
+                case DropTombstones(revision):
+                    kept = {i: at for i, at in image.tombstones.items() if at > revision}
+                    image.tombstones = kept
+                    image.dropped_revision = max(revision, image.dropped_revision)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class SqliteStore:
+    """A store in one file. Used from one thread at a time; a second process is refused."""
+
+    def __init__(self, path: Path, *, restored: bool = False) -> None:
+        """Open or make the store. ``restored`` says that the file is a backup brought back (P-44)."""
+        self._path = path
+        self._shapes: dict[bytes, int] = {}
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+        except sqlite3.Error as error:
+            raise self._problem("open", error) from error
+        try:
+            self._open(restored)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def load(self) -> Image:
+        """Read everything, in the order of revisions."""
+        try:
+            return self._load()
+        except sqlite3.Error as error:
+            raise self._problem("read", error) from error
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """One transaction; when this returns its writes survive a power cut."""
+        if not writes:
+            return
+        added: list[bytes] = []
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for write in writes:
+                self._apply(write, added)
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            for wire in added:
+                del self._shapes[wire]
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise self._problem("write", error) from error
+            raise
+
+    def close(self) -> None:
+        """Fold the log into the file and let go of it."""
+        self._db.close()
+
+    def _open(self, restored: bool) -> None:
+        try:
+            # Held until the process ends, however it ends: of two writers each would undo the other.
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA wal_autocheckpoint = 4000")
+            self._db.execute("BEGIN IMMEDIATE")
+            version = self._pragma("user_version")
+            application = self._pragma("application_id")
+            if version == 0 and application == 0 and not self._tables():
+                self._create()
+            elif application != _APPLICATION:
+                raise StoreError(f"{self._path} is a database of something else; give --state another path")
+            elif version > VERSION:
+                raise StoreError(
+                    f"{self._path} was written by a newer version of the provider (store version {version},"
+                    f" this one reads {VERSION}); run that version, or bring back a backup from before it"
+                )
+            if restored:
+                self._db.execute("UPDATE meta SET incarnation = ?", (secrets.token_bytes(8),))
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._problem("open", error) from error
+
+    def _create(self) -> None:
+        for statement in _SCHEMA.split(";"):
+            self._db.execute(statement)
+        self._db.execute("INSERT INTO meta VALUES (?, 0)", (secrets.token_bytes(8),))
+        self._db.execute(f"PRAGMA user_version = {VERSION}")
+        self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
+
+    def _load(self) -> Image:
+        incarnation, dropped = self._db.execute("SELECT incarnation, dropped_revision FROM meta").fetchone()
+        image = Image(incarnation, dropped_revision=dropped)
+        shapes: dict[int, Shape] = {}
+        for number, wire in self._db.execute("SELECT number, wire FROM shapes"):
+            shapes[number] = read_shape(wire)
+            self._shapes[shapes[number].wire] = number
+        marks: dict[str, dict[str, tuple[int, int]]] = {}
+        for machine_id, shard, epoch, sequence in self._db.execute("SELECT * FROM marks"):
+            marks.setdefault(machine_id, {})[shard] = (epoch, sequence)
+        for row in self._db.execute("SELECT * FROM machines ORDER BY revision"):
+            slot = _slot(row, shapes, marks.get(row[0], NO_MARKS))
+            image.slots[slot.id] = slot
+        image.floors.update(self._db.execute("SELECT shard, epoch FROM floors"))
+        image.tombstones.update(self._db.execute("SELECT id, revision FROM tombstones ORDER BY revision"))
+        image.fresh = not (image.slots or image.floors or image.tombstones)
+        # Prices move, so shapes come and go; those that no machine has any more are swept at the start.
+        unused = set(shapes) - {self._shapes[slot.shape.wire] for slot in image.slots.values()}
+        for number in unused:
+            self._db.execute("DELETE FROM shapes WHERE number = ?", (number,))
+            del self._shapes[shapes[number].wire]
+        return image
+
+    def _apply(self, write: Write, added: list[bytes]) -> None:
+        execute = self._db.execute
+        match write:
+            case PutMachine(slot, relisted):
+                execute(_PUT_MACHINE, _row(slot, self._shape(slot.shape, added)))
+                if relisted:
+                    execute("DELETE FROM tombstones WHERE id = ?", (slot.id,))
+            case PutMark(machine_id, shard_id, epoch, sequence):
+                execute(
+                    "INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)",
+                    (machine_id, shard_id, epoch, sequence),
+                )
+            case PutFloor(shard_id, epoch):
+                execute("INSERT OR REPLACE INTO floors VALUES (?, ?)", (shard_id, epoch))
+            case RemoveMachine(machine_id, revision, forget):
+                execute("INSERT OR REPLACE INTO tombstones VALUES (?, ?)", (machine_id, revision))
+                if forget:
+                    execute("DELETE FROM machines WHERE id = ?", (machine_id,))
+                    execute("DELETE FROM marks WHERE machine = ?", (machine_id,))
+            case DropTombstones(revision):
+                execute("DELETE FROM tombstones WHERE revision <= ?", (revision,))
+                execute("UPDATE meta SET dropped_revision = max(dropped_revision, ?)", (revision,))
+
+    def _shape(self, shape: Shape, added: list[bytes]) -> int:
+        number = self._shapes.get(shape.wire)
+        if number is None:
+            number = self._db.execute("INSERT INTO shapes (wire) VALUES (?)", (shape.wire,)).lastrowid
+            assert number is not None
+            self._shapes[shape.wire] = number
+            added.append(shape.wire)
+        return number
+
+    def _tables(self) -> int:
+        return int(self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+
+    def _pragma(self, name: str) -> int:
+        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def _problem(self, what: str, error: sqlite3.Error) -> StoreError:
+        if "locked" in str(error):
+            return StoreError(f"{self._path} is in use by another process; one provider has one store")
+        if "not a database" in str(error) or "malformed" in str(error):
+            return StoreError(
+                f"{self._path} is damaged or no store ({error});"
+                " bring back a backup and start once with --restored"
+            )
+        return StoreError(f"cannot {what} the store {self._path}: {error}")
+
+
+_SCHEMA: Final = """
+CREATE TABLE meta (incarnation BLOB NOT NULL, dropped_revision INTEGER NOT NULL) STRICT;
+CREATE TABLE shapes (number INTEGER PRIMARY KEY, wire BLOB NOT NULL UNIQUE) STRICT;
+CREATE TABLE machines (
+    id TEXT PRIMARY KEY, revision INTEGER NOT NULL, state INTEGER NOT NULL, offer TEXT NOT NULL,
+    shape INTEGER NOT NULL, host_provider TEXT NOT NULL, host_ref TEXT NOT NULL, cluster TEXT NOT NULL,
+    binding BLOB NOT NULL, note BLOB NOT NULL, last_error TEXT NOT NULL,
+    op_create TEXT NOT NULL, op_configure TEXT NOT NULL, op_drain TEXT NOT NULL, op_delete TEXT NOT NULL,
+    grace INTEGER NOT NULL, risk REAL NOT NULL, refined BLOB NOT NULL,
+    withheld INTEGER NOT NULL, retiring INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE marks (
+    machine TEXT NOT NULL, shard TEXT NOT NULL, epoch INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    PRIMARY KEY (machine, shard)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE floors (shard TEXT PRIMARY KEY, epoch INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE tombstones (id TEXT PRIMARY KEY, revision INTEGER NOT NULL) STRICT, WITHOUT ROWID
+"""
+_PUT_MACHINE: Final = "INSERT OR REPLACE INTO machines VALUES (" + ", ".join("?" * 20) + ")"  # noqa: S608  # no input in it
+
+
+def _row(slot: Slot, shape: int) -> tuple[Any, ...]:
+    return (
+        slot.id,
+        slot.revision,
+        int(slot.state),
+        slot.offer,
+        shape,
+        slot.host.provider,
+        slot.host.ref,
+        slot.cluster,
+        slot.binding,
+        slot.note,
+        slot.last_error,
+        *slot.operations,
+        slot.grace,
+        slot.risk,
+        slot.refined,
+        slot.withheld,
+        slot.retiring,
+    )
+
+
+def _slot(row: tuple[Any, ...], shapes: dict[int, Shape], marks: Any) -> Slot:
+    slot = Slot(
+        id=row[0],
+        revision=row[1],
+        state=MachineState(row[2]),
+        offer=row[3],
+        shape=shapes[row[4]],
+        host=HostRef(row[5], row[6]) if row[5] or row[6] else NO_HOST,
+        cluster=row[7],
+        binding=row[8],
+        note=row[9],
+        last_error=row[10],
+        operations=row[11:15],
+        grace=row[15],
+        risk=row[16],
+        refined=row[17],
+        withheld=bool(row[18]),
+        retiring=bool(row[19]),
+        marks=marks,
+    )
+    slot.wire = entry(slot)
+    return slot
