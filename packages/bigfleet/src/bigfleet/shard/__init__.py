@@ -1,0 +1,1 @@
+"""The shard: the process that decides for a slice of machines and drives their providers."""
