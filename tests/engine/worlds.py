@@ -1,8 +1,8 @@
 """Still worlds: demand that never changes, over machines that take their time, fail and are repaired.
 
-A world is a fleet description (see ``fleets``) with a single step, in which the clusters report what they want
-from then on. Of a machine's ``dwell`` each number is used once: so many cycles its next transition takes, with
-a minus before it fails; afterwards every transition takes one cycle and succeeds, so that a world can come to
+A world is a fleet description (see ``fleets``) with a single step, in which the clusters report what they
+want from then on. Of a machine's ``dwell`` each number is used once: so many cycles its next transition
+takes, with a minus before it fails; afterwards every transition takes one cycle and succeeds, so that a world can come to
 rest.
 """
 

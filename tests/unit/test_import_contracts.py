@@ -54,6 +54,7 @@ def test_the_contracts_hold() -> None:
         ("bigfleet/engine/__init__.py", "import asyncio", "The engine adds NumPy and model"),
         ("bigfleet_base/telemetry/__init__.py", "import google.protobuf", "Only wire touches protobuf"),
         ("bigfleet_providerkit/__init__.py", "import bigfleet", "A provider needs neither"),
+        ("bigfleet_providerkit/core.py", "import time", "The kit's core has no I/O"),
     ],
 )
 def test_a_planted_import_breaks_its_contract(

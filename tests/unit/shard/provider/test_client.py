@@ -211,16 +211,18 @@ async def test_a_machine_never_has_two_calls_at_once_and_its_sequences_rise(
 ) -> None:
     steps, machines, workers = (10_000 if full_size else 600), 20, 32
     running: set[str] = set()
+    overlapping: list[str] = []
     sequences: dict[str, list[int]] = defaultdict(list)
     kinds: set[FailureKind] = set()
     rng = random.Random(1)
 
     async def serve(request: Any) -> bytes | StatusCode:
         machine_id = request.machine_id
-        assert machine_id not in running, f"two calls at once for {machine_id}"
+        if machine_id in running:
+            overlapping.append(machine_id)
         running.add(machine_id)
         sequences[machine_id].append(request.sequence_number)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
         running.discard(machine_id)
         return StatusCode.ABORTED if rng.random() < 0.3 else ack(idle(int(machine_id[2:])))
 
@@ -240,7 +242,7 @@ async def test_a_machine_never_has_two_calls_at_once_and_its_sequences_rise(
                 kinds.add(error.kind)
 
     await asyncio.gather(*(worker() for _ in range(workers)))
-    assert kinds == {FailureKind.FAILED}
+    assert overlapping == [] and kinds == {FailureKind.FAILED}
     assert sum(map(len, sequences.values())) == steps // workers * workers
     assert all(drawn == sorted(set(drawn)) for drawn in sequences.values())
     assert not shard.client._lanes._lanes, "a lane outlived its calls"

@@ -345,11 +345,12 @@ def test_a_machine_that_is_listed_on_one_page_and_removed_by_the_next_is_gone() 
     reader = Reader()
     reader.ledger.begin_list()
     told: list[ListSlice | None] = []
-    for data in (message([idle(1), idle(2)]), message([idle(2, price_per_hour=3.0)], removed_ids=["m-1"])):
+    first = message([idle(1), idle(2), idle(3)])
+    for data in (first, message([idle(2, price_per_hour=3.0)], removed_ids=["m-1"])):
         told += read_page(data, 7, reader.ledger, reader.decoder)
     told += read_missing(7, reader.ledger)
     assert [part.gone for part in told if part and part.gone] == [("m-1",)]
-    assert [len(part.changed) for part in told if part and part.changed] == [2, 1]
+    assert [len(part.changed) for part in told if part and part.changed] == [3, 1]
     assert not [part for part in told if part and part.rejected], "a later page may name a machine again"
 
 
