@@ -2,8 +2,8 @@
 
 A world is a fleet description (see ``fleets``) with a single step, in which the clusters report what they
 want from then on. Of a machine's ``dwell`` each number is used once: so many cycles its next transition
-takes, with a minus before it fails; afterwards every transition takes one cycle and succeeds, so that a world can come to
-rest.
+takes, with a minus before it fails; afterwards every transition takes one cycle and succeeds, so that a
+world can come to rest.
 """
 
 import random

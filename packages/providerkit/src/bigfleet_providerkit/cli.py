@@ -24,17 +24,19 @@ _DEFAULT_SEEDS = 32
 _USER_ERRORS = (UsageError, StartError, StoreError, OfferingsError, TransportError, ValueError)
 
 
-def main(backend: type[Backend], argv: Sequence[str] | None = None) -> int:
+def main(
+    backend: type[Backend], argv: Sequence[str] | None = None, provider: type[Provider] = Provider
+) -> int:
     """Run until SIGTERM or SIGINT; the exit status says whether that was the end."""
     try:
         options = parse(backend, sys.argv[1:] if argv is None else argv, os.environ)
-        made = backend.from_options(options)
+        made = _fake(backend) if options.use_fake_backend else backend.from_options(options)
         settings, serving = _settings(made, options), _serving(options)
         _give_offerings(made, options)
         logs = Logs(level=options.log_level, form=options.log_format)
         with logs.capture("provider"):
             try:
-                asyncio.run(_serve(made, settings, serving, logs))
+                asyncio.run(_serve(provider, made, settings, serving, logs))
             finally:
                 logs.flush()
     except _USER_ERRORS as error:
@@ -43,8 +45,10 @@ def main(backend: type[Backend], argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _serve(backend: Backend, settings: Settings, serving: Serving, logs: Logs) -> None:
-    provider = Provider(backend, settings, serving, logs.logger("provider", provider=settings.provider))
+async def _serve(
+    make: type[Provider], backend: Backend, settings: Settings, serving: Serving, logs: Logs
+) -> None:
+    provider = make(backend, settings, serving, logs.logger("provider", provider=settings.provider))
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -64,6 +68,15 @@ async def _serve(backend: Backend, settings: Settings, serving: Serving, logs: L
     finally:
         starting.cancel()
         await provider.stop()
+
+
+def _fake(backend: type[Backend]) -> Backend:
+    """A simulated substrate under the provider's own name, for certification without credentials."""
+    from bigfleet_providerkit.fake import FakeBackend
+
+    fake = FakeBackend()
+    fake.name, fake.version = backend.name, backend.version
+    return fake
 
 
 def _settings(backend: Backend, options: argparse.Namespace) -> Settings:

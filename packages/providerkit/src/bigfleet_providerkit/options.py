@@ -91,6 +91,7 @@ def _parser(backend: type[Backend]) -> argparse.ArgumentParser:
         add(f"--tls-{name}", metavar="FILE", default="", help="all three for mutual TLS")
     add("--insecure", action="store_true", help="allow plaintext beyond this machine")
     add("--allow-shard", action="append", metavar="ID", default=[], help="only these may mutate; repeatable")
+    add("--use-fake-backend", action="store_true", help="simulated machines instead of the substrate's")
     add("--fault-hooks", action="store_true", help="for conformance tests: faults on request")
     add("--compat", action="store_true", help="no epoch floor; negative token numbers are ordinary")
     add("--log-level", choices=tuple(LEVELS), default="info", help="least level that is written")
