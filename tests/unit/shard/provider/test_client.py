@@ -314,6 +314,17 @@ async def test_a_provider_without_answers_is_sent_trials_only_while_lists_go_on(
         assert len(shard.log("provider answers again; calls are no longer held back")) == 1
 
 
+@rule("provider.P-140", "shard.X4")
+async def test_a_call_that_was_sent_once_is_never_called_not_sent(
+    provider: ScriptedProvider, shard: Bench
+) -> None:
+    provider.answer("Create", StatusCode.UNAVAILABLE)
+    # The first four to fail wait for their second attempt when the fifth opens the breaker.
+    failures = await asyncio.gather(*(failure(shard.client.create(f"m-{n}", {})) for n in range(20)))
+    assert {failed.kind for failed in failures} == {FailureKind.TRANSIENT}
+    assert len(provider.sent("Create")) == 20
+
+
 @rule("provider.P-140")
 async def test_a_trial_that_is_cancelled_does_not_block_the_next(
     provider: ScriptedProvider, clock: Clock
