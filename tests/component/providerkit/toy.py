@@ -5,6 +5,7 @@ import asyncio
 import json
 import random
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,12 +35,12 @@ class Toy(Backend):
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--hosts", default="hosts", help="folder of the hosts")
+        parser.add_argument("--hosts", help="folder of the hosts (default: a new temporary one)")
         parser.add_argument("--pause", type=float, default=0.03, help="longest step of a call, seconds")
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> "Toy":
-        return cls(Path(options.hosts), options.pause)
+        return cls(Path(options.hosts or tempfile.mkdtemp(prefix="toy-")), options.pause)
 
     async def discover(self) -> Sequence[DiscoveredHost]:
         return [
