@@ -296,7 +296,10 @@ class _Generator:
         self.withdrawing = rng.random() < 0.04
         self.noisy = rng.random() < 0.4
         self.scarce = rng.random() < 0.5
+        # Machines that differ in their id alone: the engine keeps them as one cell and takes prefixes of it.
+        self.twins = rng.random() < 0.25
         self.needs: list[Description] = []
+        self.drawn: list[Description] = []
 
     def fleet(self) -> Description:
         rng = self.rng
@@ -415,6 +418,12 @@ class _Generator:
         return aggregate, min_unit
 
     def machine(self, machine_id: str) -> Description:
+        if self.twins and self.drawn and self.rng.random() < 0.6:
+            return {**self.rng.choice(self.drawn), "id": machine_id}
+        self.drawn.append(self.another_machine(machine_id))
+        return self.drawn[-1]
+
+    def another_machine(self, machine_id: str) -> Description:
         rng = self.rng
         states = ["CONFIGURED"] * 8 + ["CONFIGURING"] * 2 + ["DRAINING"] * 2 + ["CREATING"] * 2
         states += ["IDLE"] * (2 if self.scarce else 7) + ["SPECULATIVE"] * (2 if self.scarce else 5)

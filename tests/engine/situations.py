@@ -5,12 +5,13 @@ counts the fleets that reach each of them and fails if one is too rare to be tes
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from bigfleet_base.model import Machine, MachineState
+from bigfleet_base.model import HostRef, Machine, MachineState
 from bigfleet_base.model.lifecycle import Rpc
 from tests.engine.fleets import Step
 from tests.oracle.context import Context, attribution, cost, is_own, progresses
@@ -238,6 +239,27 @@ def _too_small_passed_over(scene: Scene) -> bool:
     )
 
 
+def _twins_taken(scene: Scene) -> bool:
+    return any(
+        count > 1
+        for _, got in scene.rows
+        for count in Counter(
+            _but_for_its_id(m) for m in scene.machines(got.claims, S.IDLE, S.SPECULATIVE)
+        ).values()
+    )
+
+
+def _twins_parted(scene: Scene) -> bool:
+    claimed = Counter(_but_for_its_id(m) for _, got in scene.rows for m in scene.machines(got.claims))
+    free = scene.snapshot.in_state(S.CONFIGURED, S.IDLE, S.SPECULATIVE)
+    there = Counter(map(_but_for_its_id, free))
+    return any(0 < claimed[kind] < count for kind, count in there.items())
+
+
+def _but_for_its_id(machine: Machine) -> str:
+    return repr(replace(machine, id="", host=HostRef()))
+
+
 def _shortfall_returns(scene: Scene) -> bool:
     if scene.before is None:
         return False
@@ -267,6 +289,8 @@ SITUATIONS: Final[dict[str, Test]] = {
     "pinned work passes interruptible Idle": _pinned_passes_idle,
     "too small for min_unit": _too_small_passed_over,
     "held off and passed over": _held_off_passed_over,
+    "twins taken together": _twins_taken,
+    "twins part ways": _twins_parted,
     "strict spread over several domains": _spread_over_domains,
     "excess before victim": _decided(Kind.PREEMPT, "excess"),
     "priority inversion": _decided(Kind.PREEMPT, "inversion"),
