@@ -42,7 +42,7 @@ class EngineJudge:
 
     def insert(self, machine: Machine, now: int, *, preempted_for: plain.Key | None = None) -> None:
         stamp = preempted_for if machine.state is MachineState.DRAINING else None
-        self.engine.inventory.insert(machine, now, Sidecar(preempted_for=_stamp(stamp)))
+        self.engine.inventory.insert(machine, now, Sidecar(preempted_for=_stamp(stamp), provider="provider"))
         self._records[machine.id] = machine
 
     def apply(
@@ -75,7 +75,7 @@ class EngineJudge:
             )
         self._records[machine.id] = machine
         if delete_unsupported:
-            inventory.mark_not_deletable(machine.host.provider, machine.capacity_type)
+            inventory.mark_not_deletable("provider", machine.capacity_type)
 
     def remove(self, machine_id: str) -> None:
         self.engine.inventory.remove(machine_id)

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 import pytest
 
-from bigfleet.engine.actions import ActionKind
 from bigfleet.engine.cycle import CycleInputs, Engine
 from bigfleet.engine.options import Options
 from bigfleet_base.model import (
@@ -246,7 +245,7 @@ def test_what_the_shard_withholds_takes_no_place_under_the_limit() -> None:
         CycleInputs(
             now=START,
             options=Options(max_actions=2),
-            withhold=lambda action: action.kind is ActionKind.BOOTSTRAP and action.machine_id < "m-2",
+            admit=lambda actions: [action for action in actions if action.machine_id >= "m-2"],
         )
     )
 

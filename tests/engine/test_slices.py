@@ -135,7 +135,7 @@ def test_an_executor_may_learn_between_slices_that_a_provider_has_no_delete() ->
     work = engine.cycle(hour_later, 1)
     next(work)
     engine.inventory.apply(back, NOW)
-    engine.inventory.mark_not_deletable("provider", CapacityType.SPOT)
+    engine.inventory.mark_not_deletable("", CapacityType.SPOT)
     result = _finish(work)
 
     assert [a.machine_id for a in result.decided] == ["a"]
@@ -216,7 +216,7 @@ def _decided_twice(seeds: range, slice_rows: int) -> Iterator[tuple[int, _Decide
             event.happen(cut)
         # In one piece nothing can move meanwhile, so that the shard itself has to keep those actions back.
         moved = {event.machine: event.after for event in events[:heard]}
-        expected = whole.run(replace(inputs, withhold=partial(_is_stale, moved)))
+        expected = whole.run(replace(inputs, admit=partial(_not_stale, moved)))
         for event in events:
             event.happen(whole)
         yield seed, _Decided(cut, result), _Decided(whole, expected)
@@ -349,6 +349,10 @@ def _values(edge: Edge, machine: Machine) -> dict[str, Any]:
     if edge.target is MachineState.IDLE and not machine.host:
         values["host"] = HostRef("provider", machine.id)
     return values
+
+
+def _not_stale(moved: dict[str, Machine | None], actions: list[Action]) -> list[Action]:
+    return [action for action in actions if not _is_stale(moved, action)]
 
 
 def _is_stale(moved: dict[str, Machine | None], action: Action) -> bool:

@@ -42,8 +42,9 @@ class CycleInputs:
     """Clusters that have had no session for too long."""
     busy: Callable[[str], bool] = lambda _: False
     """Whether a machine has an action queued or running; asked when the cycle ends."""
-    withhold: Callable[[Action], bool] = lambda _: False
-    """Whether the shard does not want an action started now; asked when the cycle ends."""
+    admit: Callable[[list[Action]], list[Action]] = lambda actions: actions
+    """Leaves out the actions that the shard does not want started now; asked when the cycle ends, before the
+    caps, so that what is left out takes nobody's place."""
     free_places: int | None = None
     """Room in the action queue; None: enough."""
 
@@ -157,7 +158,7 @@ class Engine:
             now,
             busy=inputs.busy,
             startable=self._startable,
-            withhold=inputs.withhold,
+            admit=inputs.admit,
             free_places=inputs.free_places,
         )
         return CycleResult(

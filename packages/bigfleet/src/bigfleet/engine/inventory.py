@@ -36,6 +36,8 @@ class Sidecar:
     drain_deadline: int | None = None
     seen_start: bool = False
     held_off: Call = NO_CALL
+    provider: str = ""
+    """Which of the shard's providers has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Inventory:
     def is_not_deletable(self, machine_id: str) -> bool:
         """Whether its provider has no Delete for its capacity type."""
         row = self._rows[machine_id]
-        return (row.host_provider, row.offer.capacity_type) in self._undeletable
+        return (row.sidecar.provider, row.offer.capacity_type) in self._undeletable
 
     # Writing
 
@@ -157,6 +159,7 @@ class Inventory:
                 idle_since=now if machine.state is MachineState.IDLE else None,
                 preempted_for=preempted_for if machine.state is MachineState.DRAINING else None,
                 held_off=sidecar.held_off,
+                provider=sidecar.provider,
             )
         self._put(machine.id, Entry(machine, sidecar))
 
@@ -192,9 +195,7 @@ class Inventory:
         self._by_cluster.clear()
         for machine_id in sorted(self._rows):
             row = self._rows[machine_id]
-            row.cell = self._cell(
-                row.cell.state, row.offer, row.labels, row.binding, row.host_provider, row.sidecar
-            )
+            row.cell = self._cell(row.cell.state, row.offer, row.labels, row.binding, row.sidecar)
             row.cell.ids.append(machine_id)
 
     def freeze(self) -> None:
@@ -275,7 +276,7 @@ class Inventory:
                 m.target_cluster,
             )
         )
-        cell = self._cell(m.state, offer, labels, binding, m.host.provider, entry.sidecar)
+        cell = self._cell(m.state, offer, labels, binding, entry.sidecar)
         bisect.insort(cell.ids, m.id)
         self._rows[m.id] = _Row(
             m.id, offer, labels, binding, m.host.provider, m.host.ref, m.last_error, entry.sidecar, cell
@@ -301,7 +302,6 @@ class Inventory:
         offer: Offer,
         labels: "_Labels",
         binding: Binding,
-        provider: str,
         sidecar: Sidecar,
     ) -> Cell:
         machine_class = self._class(offer, labels)
@@ -312,7 +312,7 @@ class Inventory:
             last_reclamation_value=sidecar.last_reclamation_value,
             preempted_for=sidecar.preempted_for,
             seen_start=sidecar.seen_start,
-            not_deletable=(provider, offer.capacity_type) in self._undeletable,
+            not_deletable=(sidecar.provider, offer.capacity_type) in self._undeletable,
             held_off=sidecar.held_off,
         )
         cell = self._cells.get(key)

@@ -57,7 +57,7 @@ class Rails:
         *,
         busy: Callable[[str], bool],
         startable: Callable[[Action], bool],
-        withhold: Callable[[Action], bool],
+        admit: Callable[[list[Action]], list[Action]],
         free_places: int | None,
     ) -> Passed:
         """Let pass what may be executed now; ``configured`` counts each cluster's machines."""
@@ -69,7 +69,9 @@ class Rails:
         actions = decided
         actions, busy_count = _without(actions, lambda a: busy(a.machine_id))
         actions, stale = _without(actions, lambda a: not startable(a))
-        actions, withheld = _without(actions, withhold)
+        startable_count = len(actions)
+        actions = admit(actions)
+        withheld = startable_count - len(actions)
         actions, capped = self._cap(actions, loads, options)
         deferred = dropped = 0
         if options.max_actions > 0:
