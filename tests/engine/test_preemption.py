@@ -2,6 +2,7 @@
 
 import pytest
 
+from bigfleet_base.model import Need
 from tests.engine.dsl import configured, draining, gang, idle, many, need, strict_zones, types, units
 from tests.engine.lab import Dwell, Lab, actions, claims, kinds, targets, verdict
 from tests.oracle.results import CycleResult, Inversion, Kind, Reason
@@ -328,15 +329,21 @@ def test_voluntary_drain_counts_if_it_ends_before_a_victim_could(
 
 
 @rule("engine.V18")
-def test_drain_for_another_need_never_counts(lab: Lab) -> None:
-    x, y = need("x", 1, priority=2000), need("y", 1)
-    lab.have_draining(draining("m", "d"), preempted_for=x, ends_in=10)
-    lab.want(x, y)
+@pytest.mark.parametrize(
+    "earlier",
+    [need("a", 1, priority=3000), need("a", 1, priority=2000), need("b", 1, priority=2000, group="first")],
+    ids=["higher-priority", "another-cluster", "another-group"],
+)
+def test_drain_for_another_need_never_counts(lab: Lab, earlier: Need) -> None:
+    """The other Need is served first: served later, it would find the drain counted already."""
+    preemptor = need("b", 1, priority=2000)
+    lab.have_draining(draining("m", "d"), preempted_for=preemptor, ends_in=10)
+    lab.want(earlier, preemptor)
 
     result = lab.cycle()
 
-    assert inversion(result, "x").counted == ("m",)
-    assert inversion(result, "y").counted == ()
+    counted = [(result.rows[n.index].need.key, n.counted) for n in result.phase2.needs]
+    assert counted == [(earlier.key, ()), (preemptor.key, ("m",))]
 
 
 @rule("engine.V18")

@@ -151,8 +151,8 @@ def test_slices_bound_how_much_is_done_at_a_time() -> None:
         pauses.append(sum(1 for _ in engine.cycle(CycleInputs(now=NOW), slice_rows)))
 
     assert pauses[0] > 3 * 40, "every Need is credited, served and judged in a slice of its own"
-    assert 3 * 40 / 7 <= pauses[1] <= pauses[0] / 7 + 1
-    assert pauses[2] == 0
+    assert 3 * 40 / 7 <= pauses[1] <= pauses[0] / 7 + 5, "and each phase ends a slice"
+    assert pauses[2] == 5
 
 
 def test_a_second_cycle_cannot_begin_while_one_runs() -> None:
@@ -173,7 +173,7 @@ def _engine(*machines: Machine | list[Machine]) -> Engine:
     return engine
 
 
-def _finish(work: Generator[None, None, CycleResult]) -> CycleResult:
+def _finish(work: Generator[str, None, CycleResult]) -> CycleResult:
     while True:
         try:
             next(work)

@@ -10,7 +10,7 @@ from typing import Any
 
 from bigfleet_base.api.ext.v1alpha1 import providerinfo_pb2 as info_pb
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
-from tests.unit.shard.provider.records import message, record
+from tests.unit.base.wire.provider_records import message, record
 from tests.unit.shard.provider.scripted import scripted_provider
 
 

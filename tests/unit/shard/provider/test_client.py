@@ -20,7 +20,7 @@ from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import CapacityType, MachineState
 from tests.support.eventually import eventually
 from tests.support.rules import rule
-from tests.unit.shard.provider.records import ASSIGNMENT, idle, message, record
+from tests.unit.base.wire.provider_records import ASSIGNMENT, idle, message, record
 from tests.unit.shard.provider.scripted import Bench, ScriptedProvider, ack, bench, scripted_provider
 
 CREATING = pb.Machine(id="m-1", state=pb.MACHINE_STATE_CREATING)

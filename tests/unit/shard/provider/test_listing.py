@@ -24,10 +24,10 @@ from bigfleet.shard.provider.listing import (
     read_missing,
     read_page,
 )
-from bigfleet.shard.provider.records import RecordDecoder
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
+from bigfleet_base.wire import RecordDecoder
 from tests.support.rules import rule
-from tests.unit.shard.provider.records import idle, message, record
+from tests.unit.base.wire.provider_records import idle, message, record
 
 
 @dataclass
@@ -280,7 +280,7 @@ def test_what_is_remembered_of_a_machine_is_small(full_size: bool) -> None:
     reader.read(message(idle(n) for n in range(count)))
     # No object for the garbage collector to walk, however many machines there are.
     assert not any(gc.is_tracked(place) for place in list(reader.ledger._places.values())[:10])
-    assert sum(a.itemsize for a in vars(reader.ledger).values() if isinstance(a, array)) == 24
+    assert sum(a.itemsize for a in vars(reader.ledger).values() if isinstance(a, array)) == 20
 
 
 def page(records: int, revision: bytes = b"r", *, full: bool | None = False, nameless: bool = False) -> Page:

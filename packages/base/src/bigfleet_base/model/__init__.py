@@ -1,5 +1,6 @@
 """The values every rule is written in. Standard library only, no I/O, no clock."""
 
+from bigfleet_base.model.ids import ID_PATTERN, is_valid_id
 from bigfleet_base.model.lifecycle import IllegalTransitionError, transition
 from bigfleet_base.model.machine import (
     CapacityType,
@@ -18,6 +19,7 @@ from bigfleet_base.model.resources import EMPTY, ResourceVector
 
 __all__ = [
     "EMPTY",
+    "ID_PATTERN",
     "CapacityType",
     "Defect",
     "HostRef",
@@ -37,6 +39,7 @@ __all__ = [
     "aggregate_rows",
     "effective_cost",
     "format_quantity",
+    "is_valid_id",
     "parse_quantity",
     "transition",
 ]

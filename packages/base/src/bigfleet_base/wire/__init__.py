@@ -8,7 +8,6 @@ from bigfleet_base.wire.channel import LastingChannel, channel_options, dial, li
 from bigfleet_base.wire.demand import (
     RollupRefusedError,
     decode_requirements,
-    decode_rollup,
     encode_need,
     encode_requirements,
     encode_rollup,
@@ -21,10 +20,11 @@ from bigfleet_base.wire.identity import (
     Role,
     authorise,
     authorise_claim,
-    is_valid_id,
     peer_identity,
 )
+from bigfleet_base.wire.lists import ListFrames, ListFramesError, scan_list
 from bigfleet_base.wire.machines import ObservedMachine, decode_machine, encode_machine
+from bigfleet_base.wire.records import RecordDecoder, Rejected, canonical_record, peek_id
 from bigfleet_base.wire.tls import TlsCredentials, TlsFiles
 from bigfleet_base.wire.transport_errors import TransportError
 
@@ -34,7 +34,11 @@ __all__ = [
     "Identity",
     "IdentityRefusedError",
     "LastingChannel",
+    "ListFrames",
+    "ListFramesError",
     "ObservedMachine",
+    "RecordDecoder",
+    "Rejected",
     "Role",
     "RollupRefusedError",
     "TlsCredentials",
@@ -42,19 +46,20 @@ __all__ = [
     "TransportError",
     "authorise",
     "authorise_claim",
+    "canonical_record",
     "channel_options",
     "decode_machine",
     "decode_requirements",
-    "decode_rollup",
     "dial",
     "encode_machine",
     "encode_need",
     "encode_requirements",
     "encode_rollup",
-    "is_valid_id",
     "listen",
     "parse_address",
+    "peek_id",
     "peer_identity",
     "require_local_or_insecure",
+    "scan_list",
     "server_options",
 ]

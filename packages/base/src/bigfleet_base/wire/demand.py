@@ -17,30 +17,35 @@ from bigfleet_base.model import (
 )
 from bigfleet_base.wire.quantities import decode_demand, encode_resources
 
-MAX_ROLLUP_BYTES: Final = 64 * 1024 * 1024
-MAX_ROLLUP_ROWS: Final = 100_000
-"""Above either limit a roll-up is refused before its rows are looked at (ruling R24)."""
-
 
 class RollupRefusedError(ValueError):
     """A roll-up that is refused whole; the message names the first row and field at fault."""
 
 
-def decode_rollup(rollup: pb.ClusterCapacityNeeds, session_cluster: str) -> list[Need]:
-    """The rows of a roll-up as received, before aggregation and without arrival times.
-
-    Refuses exactly what wire.md §9 refuses, and all of the roll-up with it: half a roll-up would read as
-    the withdrawal of the other half.
-    """
-    if rollup.cluster_id != session_cluster:
-        raise RollupRefusedError(
-            f"cluster_id is {rollup.cluster_id!r}, but this session is {session_cluster!r}'s"
+def decode_need(row: pb.CapacityNeed, cluster_id: str, index: int) -> Need:
+    """The row with this place in a roll-up, before aggregation and without an arrival time."""
+    try:
+        requirements = decode_requirements(row.requirements)
+        same = sum(r.operator is Operator.SAME for r in requirements)
+        if same > 1:
+            raise ValueError(f"{same} Same requirements, at most one is taken")
+        if same and not row.group:
+            raise ValueError("a Same requirement without a group")
+        return Need(
+            cluster_id,
+            Profile(
+                requirements,
+                tuple(map(_decode_spread, row.spread)),
+                row.priority,
+                _decode_bucket("interruption_penalty_bucket", row.interruption_penalty_bucket),
+                _decode_bucket("reclamation_penalty_bucket", row.reclamation_penalty_bucket),
+            ),
+            aggregate=_decode_amounts("aggregate_resources", row.aggregate_resources),
+            min_unit=_decode_amounts("min_unit", row.min_unit),
+            group=row.group,
         )
-    if len(rollup.needs) > MAX_ROLLUP_ROWS:
-        raise RollupRefusedError(f"{len(rollup.needs)} needs, at most {MAX_ROLLUP_ROWS} are taken")
-    if (size := rollup.ByteSize()) > MAX_ROLLUP_BYTES:
-        raise RollupRefusedError(f"{size} bytes, at most {MAX_ROLLUP_BYTES} are taken")
-    return [_decode_need(row, session_cluster, index) for index, row in enumerate(rollup.needs)]
+    except ValueError as error:
+        raise RollupRefusedError(f"needs[{index}]: {error}") from None
 
 
 def encode_rollup(cluster_id: str, needs: Iterable[Need], timestamp_ns: int) -> pb.ClusterCapacityNeeds:
@@ -89,31 +94,6 @@ def decode_requirements(requirements: Iterable[pb.NodeSelectorRequirement]) -> t
             raise ValueError(f"requirements[{index}]: operator {r.operator} is none of 1 to 5")
         decoded.append(Requirement(r.key, operator, tuple(r.values)))
     return tuple(decoded)
-
-
-def _decode_need(row: pb.CapacityNeed, cluster_id: str, index: int) -> Need:
-    try:
-        requirements = decode_requirements(row.requirements)
-        same = sum(r.operator is Operator.SAME for r in requirements)
-        if same > 1:
-            raise ValueError(f"{same} Same requirements, at most one is taken")
-        if same and not row.group:
-            raise ValueError("a Same requirement without a group")
-        return Need(
-            cluster_id,
-            Profile(
-                requirements,
-                tuple(map(_decode_spread, row.spread)),
-                row.priority,
-                _decode_bucket("interruption_penalty_bucket", row.interruption_penalty_bucket),
-                _decode_bucket("reclamation_penalty_bucket", row.reclamation_penalty_bucket),
-            ),
-            aggregate=_decode_amounts("aggregate_resources", row.aggregate_resources),
-            min_unit=_decode_amounts("min_unit", row.min_unit),
-            group=row.group,
-        )
-    except ValueError as error:
-        raise RollupRefusedError(f"needs[{index}]: {error}") from None
 
 
 def _decode_spread(spread: pb.TopologySpread) -> TopologySpread:

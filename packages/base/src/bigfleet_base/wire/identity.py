@@ -13,12 +13,11 @@ from typing import Protocol
 
 from cryptography import x509
 
+from bigfleet_base.model import ID_PATTERN, is_valid_id
+
 SCHEME = "bigfleet"
 
-_ID = re.compile(r"[A-Za-z0-9._-]{1,253}")
-_URI = re.compile(
-    rf"{SCHEME}://(?:(?P<named>cluster|shard)/(?P<id>{_ID.pattern})|(?P<single>admin|readonly))"
-)
+_URI = re.compile(rf"{SCHEME}://(?:(?P<named>cluster|shard)/(?P<id>{ID_PATTERN})|(?P<single>admin|readonly))")
 
 # One entry for each certificate that calls often, about 2 KiB; beyond the bound a call pays for parsing.
 _CACHED_CERTIFICATES = 1_024
@@ -44,7 +43,7 @@ class Identity:
     def __post_init__(self) -> None:
         if self.role in _ROLES_WITH_ID:
             if not is_valid_id(self.id):
-                raise ValueError(f"{self.role.value} id {self.id!r} does not match {_ID.pattern}")
+                raise ValueError(f"{self.role.value} id {self.id!r} does not match {ID_PATTERN}")
         elif self.id:
             raise ValueError(f"the role {self.role.value} has no id, got {self.id!r}")
 
@@ -65,11 +64,6 @@ class PeerContext(Protocol):
     """What we need of a gRPC servicer context."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
-
-
-def is_valid_id(text: str) -> bool:
-    """Whether a cluster or shard id keeps to the alphabet, which holds on plaintext too."""
-    return _ID.fullmatch(text) is not None
 
 
 def parse_identity(uri: str) -> Identity:

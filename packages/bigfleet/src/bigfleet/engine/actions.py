@@ -42,3 +42,9 @@ class Action:
     group: str = ""
     preemptor: Preemptor | None = None
     """Of a Preempt: whom the machine is drained for."""
+    cost: float | None = None
+    """Of a machine acquired: its effective cost per hour for the Need."""
+    runner_up_cost: float | None = None
+    """The same of the cheapest machine in that state that would have done and was left."""
+    victim_score: float | None = None
+    """Of a Preempt: how good a victim it was."""

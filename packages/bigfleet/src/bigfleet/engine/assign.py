@@ -2,14 +2,15 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Final
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.domains import Reliance, place_gang
 from bigfleet.engine.spread import acquire_spread, strict_spread
 from bigfleet.engine.stock import Row, take
-from bigfleet.engine.supply import Supply
+from bigfleet.engine.supply import Supply, cost
 from bigfleet.engine.victims import VictimOrder
-from bigfleet_base.model import EMPTY, MachineState
+from bigfleet_base.model import EMPTY, MachineState, penalty
 
 Work = Generator[int, None, None]
 """A phase in progress: it yields the rows it has worked on, so that its caller can pause it."""
@@ -41,7 +42,7 @@ class Phase1:
 
     def actions(self) -> list[Action]:
         """Bootstraps and Provisions, Need by Need in demand order."""
-        return [action for row in self.rows for action in _acquisitions(row)]
+        return [action for row in self.rows for action in self._acquisitions(row)]
 
     def _acquire(self, row: Row) -> None:
         bought_before = len(row.claims)
@@ -55,6 +56,40 @@ class Phase1:
             for groups in self.supply.passes(row, None if same is None else same.key):
                 take(row, groups)
         row.acquired = sum(len(span) for span in row.claims[bought_before:])
+
+    def _acquisitions(self, row: Row) -> list[Action]:
+        need = row.demand.need
+        bound = penalty.bound_dollars(need.profile.interruption_bucket)
+        runners_up: dict[MachineState, float | None] = {}
+        decided = []
+        for span in row.claims:
+            state = span.stock.cell.state
+            if state not in _ACQUIRED:
+                continue
+            kind, reason = _ACQUIRED[state]
+            if state not in runners_up:
+                left = [stock for stock in self.supply.suitable_in(need, state) if stock.left]
+                runners_up[state] = min((cost(stock, bound) for stock in left), default=None)
+            decided += [
+                Action(
+                    kind,
+                    machine_id,
+                    reason,
+                    need.cluster_id,
+                    profile=need.profile,
+                    group=need.group,
+                    cost=cost(span.stock, bound),
+                    runner_up_cost=runners_up[state],
+                )
+                for machine_id in span.ids
+            ]
+        return decided
+
+
+_ACQUIRED: Final = {
+    MachineState.IDLE: (ActionKind.BOOTSTRAP, Reason.IDLE),
+    MachineState.SPECULATIVE: (ActionKind.PROVISION, Reason.SPECULATIVE),
+}
 
 
 def _precedence(row: Row) -> tuple[int, int, int, int]:
@@ -72,21 +107,3 @@ def _credit(row: Row, supply: Supply) -> None:
     for stock in supply.own_idle(row, None):
         aside = aside + stock.cell.alloc * len(stock.ids)
     take(row, foreign, lambda: row.remaining - aside)
-
-
-def _acquisitions(row: Row) -> list[Action]:
-    need = row.demand.need
-    decided = []
-    for span in row.claims:
-        match span.stock.cell.state:
-            case MachineState.IDLE:
-                kind, reason = ActionKind.BOOTSTRAP, Reason.IDLE
-            case MachineState.SPECULATIVE:
-                kind, reason = ActionKind.PROVISION, Reason.SPECULATIVE
-            case _:
-                continue
-        decided += [
-            Action(kind, machine_id, reason, need.cluster_id, profile=need.profile, group=need.group)
-            for machine_id in span.ids
-        ]
-    return decided

@@ -6,7 +6,7 @@ other work run, and returns its result at the end. Nothing leaves it before, and
 meanwhile, so where it was cut does not matter.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bigfleet.engine.actions import Action, ActionKind
@@ -23,6 +23,7 @@ from bigfleet.engine.rails import Passed, Rails
 from bigfleet.engine.reclaim import phase3
 from bigfleet.engine.stock import Row
 from bigfleet.engine.supply import Supply
+from bigfleet.engine.survey import Available, Wanted, survey
 from bigfleet.engine.verdicts import AgeKey, Verdict, age_key, aged, judge
 from bigfleet.engine.victims import VictimOrder
 from bigfleet_base.model import MachineState
@@ -47,6 +48,8 @@ class CycleInputs:
     caps, so that what is left out takes nobody's place."""
     free_places: int | None = None
     """Room in the action queue; None: enough."""
+    wanted: Sequence[Wanted] = ()
+    """What somebody wants to know the available capacity of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class CycleResult:
     report: list[Shortfall]
     holders: "Holders"
     """The base of every answer to why a machine is where it is."""
+    available: Mapping[Wanted, Available]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +87,28 @@ class Engine:
     ages: dict[AgeKey, int] = field(default_factory=dict)
     folds: dict[GangClass, FoldState] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
+    phase: str = ""
+    """What the running cycle does next; in ``execute`` it writes down what it decided."""
 
-    def cycle(self, inputs: CycleInputs, slice_rows: int = 1000) -> Generator[None, None, CycleResult]:
-        """Decide, pausing after every ``slice_rows`` rows."""
+    def cycle(self, inputs: CycleInputs, slice_rows: int = 1000) -> Generator[str, None, CycleResult]:
+        """Decide, pausing after every ``slice_rows`` rows and at the end of each phase, whose name is
+        yielded."""
         self.inventory.ask(self.needs.asked_keys())
         self.inventory.freeze()
         try:
+            self.phase = "snapread"
             work = self._decide(inputs)
             done = 0
             while True:
+                phase = self.phase
                 try:
                     done += next(work)
                 except StopIteration as finished:
                     result: CycleResult = finished.value
                     return result
-                if done >= slice_rows:
+                if done >= slice_rows or self.phase != phase:
                     done = 0
-                    yield
+                    yield phase
         finally:
             self.inventory.thaw()
 
@@ -119,19 +128,27 @@ class Engine:
         demand, folds = normalise(self.inventory, self._matcher, snapshot, self.folds, tick)
         demand = self.parking.stamp(demand, inputs.blocked, inputs.without_session)
         rows = [Row(index, item, item.need.aggregate) for index, item in enumerate(demand)]
+        self.phase = "phase1"
         yield len(rows)
 
         supply = Supply(self.inventory, self._matcher, rows, reported)
         phase1 = Phase1(rows, supply, VictimOrder(options), now)
         yield from phase1.run()
         parked = self.parking.aged(rows, supply, tick)
+        self.phase = "phase2"
+        yield 0
 
         phase2 = Phase2(rows, supply, options, now)
         yield from phase2.run()
+        self.phase = "phase3"
+        yield 0
 
         reclaims = yield from phase3(supply, phase2.picked, options, now)
         decided = phase1.actions() + phase2.actions + reclaims
+        self.phase = "emit"
+        yield 0
 
+        available = yield from survey(supply, inputs.wanted)
         ages = aged(self.ages, rows, tick)
         verdicts = []
         for row in rows:
@@ -139,6 +156,8 @@ class Engine:
             resolution = phase2.resolutions.get(row)
             verdicts.append(judge(row, age, parked_age, supply, resolution, inputs.blocked))
             yield 1
+        self.phase = "execute"
+        yield 0
 
         # All that is remembered is written here, in one breath: a cycle that is abandoned half-way leaves no
         # trace, and the rails see every change that came in while it ran.
@@ -162,7 +181,13 @@ class Engine:
             free_places=inputs.free_places,
         )
         return CycleResult(
-            decided, passed, verdicts, self.ledger.visible(), self.ledger.report(), _holders(rows, phase2)
+            decided,
+            passed,
+            verdicts,
+            self.ledger.visible(),
+            self.ledger.report(),
+            _holders(rows, phase2),
+            available,
         )
 
     def _startable(self, action: Action) -> bool:

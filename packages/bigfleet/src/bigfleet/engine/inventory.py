@@ -48,6 +48,14 @@ class Entry:
     sidecar: Sidecar
 
 
+@dataclass(slots=True)
+class Tally:
+    """How many machines, and what they cost an hour together; whole numbers, so that nothing drifts."""
+
+    machines: int = 0
+    nano_dollars: int = 0
+
+
 class Inventory:
     """Machines by id, by cell, and by the indexes a cycle needs."""
 
@@ -62,6 +70,7 @@ class Inventory:
         self._cells: dict[CellKey, Cell] = {}
         self._by_state: defaultdict[MachineState, dict[CellKey, Cell]] = defaultdict(dict)
         self._by_cluster: defaultdict[tuple[str, MachineState], dict[CellKey, Cell]] = defaultdict(dict)
+        self._tallies: dict[tuple[MachineState, CapacityType, float], Tally] = {}
         self._overlay: dict[str, Entry | None] | None = None
         self._undeletable: set[tuple[str, CapacityType]] = set()
         self._refused_meanwhile: set[tuple[str, CapacityType]] = set()
@@ -102,6 +111,10 @@ class Inventory:
         """How many machines are in a state, in the fleet or in one cluster."""
         cells = self.cells(state) if cluster is None else self.cluster_cells(cluster, state)
         return sum(len(cell.ids) for cell in cells)
+
+    def tallies(self) -> Mapping[tuple[MachineState, CapacityType, float], "Tally"]:
+        """Machines and their price by state, capacity type and interruption penalty, kept up to date."""
+        return self._tallies
 
     def sidecar(self, machine_id: str) -> Sidecar:
         """What is remembered beside a machine, as the running cycle sees it."""
@@ -278,6 +291,7 @@ class Inventory:
         )
         cell = self._cell(m.state, offer, labels, binding, entry.sidecar)
         bisect.insort(cell.ids, m.id)
+        self._tally(cell, 1)
         self._rows[m.id] = _Row(
             m.id, offer, labels, binding, m.host.provider, m.host.ref, m.last_error, entry.sidecar, cell
         )
@@ -285,6 +299,7 @@ class Inventory:
     def _leave(self, row: "_Row") -> None:
         cell = row.cell
         del cell.ids[bisect.bisect_left(cell.ids, row.id)]
+        self._tally(cell, -1)
         if not cell.ids:
             del self._cells[cell.key]
             del self._by_state[cell.state][cell.key]
@@ -295,6 +310,17 @@ class Inventory:
         self._offers.give_back(row.offer)
         self._labels.give_back(row.labels)
         self._bindings.give_back(row.binding)
+
+    def _tally(self, cell: Cell, by: int) -> None:
+        offer = cell.machine_class.offer
+        key = (cell.state, offer.capacity_type, cell.binding.interruption_penalty)
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tallies[key] = Tally()
+        tally.machines += by
+        tally.nano_dollars += by * round(offer.price_per_hour * 1e9)
+        if not tally.machines:
+            del self._tallies[key]
 
     def _cell(
         self,

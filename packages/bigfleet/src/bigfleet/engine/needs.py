@@ -1,5 +1,6 @@
 """Demand as the shard holds it: the table of Needs and the guard in front of it (engine.md §5, §13.2)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bigfleet.engine.options import GUARD_CONFIRMATIONS, GUARD_FLOOR_ROWS
@@ -47,6 +48,19 @@ class NeedsTable:
         self._baselines[cluster] = _Baseline(len(rows), totals)
         self.replace(cluster, rows, now)
         return True
+
+    def is_suspicious(self, cluster: str, rows: Sequence[Need]) -> bool:
+        """Whether the guard would hold this roll-up."""
+        known = self._baselines.get(cluster)
+        totals = sum((row.aggregate for row in rows), EMPTY)
+        return known is not None and _suspicious(known, len(rows), totals)
+
+    def confirm(self, cluster: str) -> None:
+        """The last accepted roll-up has come again: the cluster has reported, and nothing is held."""
+        self._reported.add(cluster)
+        baseline = self._baselines.get(cluster)
+        if baseline is not None:
+            baseline.held = 0
 
     def replace(self, cluster: str, rows: list[Need], now: int) -> None:
         """Swap the rows of a cluster; a row that stays keeps the time it was first seen."""

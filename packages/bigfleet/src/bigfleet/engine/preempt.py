@@ -188,6 +188,7 @@ class _Search:
                 cluster=stock.cell.binding.cluster,
                 grace_s=drain_grace_s(self.priority - stock.cell.binding.priority),
                 preemptor=_preemptor(self.need),
+                victim_score=VictimOrder(self._phase.options).score(stock.cell.binding, self.priority),
             )
         )
 

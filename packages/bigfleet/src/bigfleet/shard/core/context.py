@@ -12,6 +12,7 @@ from bigfleet.shard.core.effects import (
     Effect,
     LogLevel,
     LogValue,
+    Mark,
     Observe,
     Show,
     WriteAudit,
@@ -112,15 +113,15 @@ class Context:
     audit_seq: int = 0
     effects: list[Effect] = field(default_factory=list)
     """Of the event at hand."""
-    wakes: list[Cause] = field(default_factory=list)
-    """Why the event at hand wants a cycle."""
+    wakes: list[tuple[Cause, bool]] = field(default_factory=list)
+    """Why the event at hand wants a cycle, and whether that can wait for the end of the window."""
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
 
-    def wake(self, cause: Cause) -> None:
-        """Ask for a cycle before the interval is over."""
-        self.wakes.append(cause)
+    def wake(self, cause: Cause, *, urgent: bool = False) -> None:
+        """Ask for a cycle before the interval is over; an urgent one need not wait for the window's end."""
+        self.wakes.append((cause, urgent))
 
     def log(self, level: LogLevel, msg: str, **fields: LogValue) -> None:
         self.effects.append(WriteLog(level, msg, tuple(fields.items())))
@@ -130,6 +131,9 @@ class Context:
 
     def observe(self, series: HistogramSeries, value: float, *labels: str) -> None:
         self.effects.append(Observe(series, value, labels))
+
+    def mark(self, series: GaugeSeries, value: float, *labels: str) -> None:
+        self.effects.append(Mark(series, value, labels))
 
     def show(self, series: GaugeSeries, values: dict[tuple[str, ...], float]) -> None:
         self.effects.append(Show(series, tuple(values.items())))

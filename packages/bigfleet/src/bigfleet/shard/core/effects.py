@@ -169,8 +169,17 @@ class Observe:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Set one gauge."""
+
+    series: GaugeSeries
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Show:
-    """Set gauges; label sets of the series that are not named become 0."""
+    """Set all gauges of a series; label sets that are not named become 0."""
 
     series: GaugeSeries
     values: tuple[tuple[tuple[str, ...], float], ...]
@@ -192,5 +201,6 @@ Effect: TypeAlias = (
     | WriteAudit
     | Count
     | Observe
+    | Mark
     | Show
 )

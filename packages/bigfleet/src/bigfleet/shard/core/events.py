@@ -46,7 +46,7 @@ class Writable:
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """A roll-up that decoded. ``order`` builds its rows: n >= 0 stands for row n of the cluster's last accepted
+    """A roll-up that decoded. ``order`` builds its rows: n >= 0 stands for row n of the last accepted
     roll-up, -1 for the next of ``fresh``. ``digest`` stands for its bytes without the time."""
 
     session: int
@@ -192,11 +192,11 @@ class TimePassed:
 
 @dataclass(frozen=True, slots=True)
 class CycleFinished:
-    """The cycle that ``RunCycle`` started has been run to its end."""
+    """The cycle that ``RunCycle`` started has been run to its end. The times are for the metrics alone."""
 
-    merge_ns: int = 0
-    """Time spent in merging Lists since the last cycle, for the metrics alone."""
+    total_ns: int = 0
     phases_ns: tuple[tuple[str, int], ...] = ()
+    """By the label of the series; ``reconcile`` is the time spent in merging Lists since the last cycle."""
 
 
 @dataclass(frozen=True, slots=True)

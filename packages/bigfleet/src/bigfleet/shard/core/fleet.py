@@ -5,12 +5,20 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bigfleet.engine.inventory import Sidecar
+from bigfleet.engine.options import SECOND
 from bigfleet.shard.core.context import Context
 from bigfleet_base.model import Machine, MachineState, Preemptor
+from bigfleet_base.telemetry.catalogue import shard as series
 
 TRANSITIONAL: Final = frozenset(
     {MachineState.CREATING, MachineState.CONFIGURING, MachineState.DRAINING, MachineState.DELETING}
 )
+
+_TIMED: Final = {
+    (MachineState.CREATING, MachineState.IDLE): series.PROVISION_PHASE,
+    (MachineState.CONFIGURING, MachineState.CONFIGURED): series.CONFIGURE_PHASE,
+    (MachineState.DRAINING, MachineState.IDLE): series.DRAIN_PHASE,
+}
 
 Listener = Callable[[Machine | None, Machine | None], None]
 """Told of a write with the record before and after it; None where there is none."""
@@ -83,6 +91,12 @@ class Fleet:
     def _changed(self, before: Machine | None, after: Machine | None) -> None:
         machine = after or before
         assert machine is not None
+        since = self.state.since.get(machine.id)
+        if before is not None and after is not None and since is not None:
+            # The clock stops when the end is seen, not when a provider has said that it will come.
+            timed = _TIMED.get((before.state, after.state))
+            if timed is not None:
+                self._ctx.observe(timed, (self._ctx.now - since) / SECOND)
         if after is None or after.state not in TRANSITIONAL:
             self.state.since.pop(machine.id, None)
         elif before is None or before.state is not after.state:

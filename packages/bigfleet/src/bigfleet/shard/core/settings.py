@@ -49,7 +49,7 @@ class Settings:
     local_bootstrap: bool = False
     """Configure without asking an operator for a blob: tests and scale runs alone (B6)."""
     stepped: bool = False
-    """Driven by ``step``: each cycle is a tick, nothing runs by itself, the settling gate is open (L6, L7)."""
+    """Driven by ``step``: each cycle is a tick, nothing runs by itself, the gates are open (L6, L7)."""
     phase_attribution: bool = False
     domains: tuple[tuple[str, str], ...] = ()
     """The topology domains this shard is limited to; none: every machine is its own (Q10)."""

@@ -3,8 +3,8 @@
 One ``client.ProviderClient`` for each provider; two of them share nothing but the fencing counter, so that a
 provider that is down or sick costs its own slice only. Rules and I/O are apart: how often to try
 again (``retry``), when to stop mutating (``breaker``), what to ask a List for (``cursor``), which records are
-news (``ledger``), which capabilities are known (``capabilities``) and how bytes become records (``frames``,
-``records``, ``listing``) take time and jitter as arguments and do no I/O; ``client`` does the calls.
+news (``ledger``, ``listing``) and which capabilities are known (``capabilities``) take time and jitter as
+arguments and do no I/O; ``client`` does the calls. Messages are ``bigfleet_base.wire``'s business.
 
 Importing this package loads no gRPC: what is exported here is what the shard's core sees of a provider.
 """

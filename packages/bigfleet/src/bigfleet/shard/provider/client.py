@@ -8,31 +8,35 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from google.protobuf.message import DecodeError
 from grpc import aio
 
-from bigfleet.shard.provider import requests
 from bigfleet.shard.provider.breaker import Breaker, Permit
 from bigfleet.shard.provider.capabilities import Capabilities
 from bigfleet.shard.provider.cursor import FULL_INTERVAL, Cursor
 from bigfleet.shard.provider.endpoints import Endpoint
 from bigfleet.shard.provider.failures import TRANSPORT_CODES, CallFailedError, FailureKind, classify
 from bigfleet.shard.provider.fence import Fence
-from bigfleet.shard.provider.frames import FramesError
 from bigfleet.shard.provider.lanes import Lanes
 from bigfleet.shard.provider.ledger import Ledger
 from bigfleet.shard.provider.listing import ListEnd, ListRun, ListSlice, read_missing, read_page
 from bigfleet.shard.provider.metrics import ProviderMetrics
-from bigfleet.shard.provider.records import UNDECODABLE, RecordDecoder, Rejected
 from bigfleet.shard.provider.report import RecordReport
-from bigfleet.shard.provider.requests import Request
 from bigfleet.shard.provider.retry import CALL_BUDGET, LIST_BUDGET, SECOND, Attempts
-from bigfleet_base.api.ext.v1alpha1 import providerinfo_pb2 as info_pb
-from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import CapacityType
 from bigfleet_base.telemetry import Log, Metrics
-from bigfleet_base.wire import LastingChannel, ObservedMachine, TlsCredentials
+from bigfleet_base.wire import (
+    LastingChannel,
+    ListFramesError,
+    ObservedMachine,
+    RecordDecoder,
+    Rejected,
+    TlsCredentials,
+)
+from bigfleet_base.wire import provider_calls as calls
+from bigfleet_base.wire.records import STRUCTURAL, UNDECODABLE
 
+Request: TypeAlias = Callable[[int], bytes]
+"""Called for each attempt with its sequence number, so that each carries a token of its own (P-130)."""
 Merge: TypeAlias = Callable[[ListSlice], Awaitable[None]]
 Ending = TypeVar("Ending")
 
@@ -103,9 +107,9 @@ class ProviderClient:
     async def describe(self) -> Capabilities:
         """Ask what the provider can do. One that does not say is probed by use (P-142)."""
         try:
-            answer = await self._call("Describe", requests.describe, self._call_budget)
-            info = info_pb.DescribeResponse.FromString(answer)
-        except DecodeError:
+            answer = await self._call("Describe", lambda _: calls.encode_describe(), self._call_budget)
+            said = calls.decode_description(answer)
+        except calls.UndecodableAnswerError:
             self._log.warn("provider describes itself in no known form; going by what it does")
             return self.capabilities
         except CallFailedError as error:
@@ -114,15 +118,15 @@ class ProviderClient:
             self._log.info("provider does not describe itself; going by what it does", err=error)
             return self.capabilities
         self.capabilities = Capabilities(
-            name=info.name,
-            version=info.version,
-            delete=info.delete,
-            cursor=info.cursor,
-            tombstones=info.tombstones,
-            epoch_floor=info.epoch_floor,
-            max_metadata_keys=info.max_metadata_keys or None,
-            max_metadata_bytes=info.max_metadata_bytes or None,
-            max_blob_bytes=info.max_blob_bytes or None,
+            name=said.name,
+            version=said.version,
+            delete=said.delete,
+            cursor=said.cursor,
+            tombstones=said.tombstones,
+            epoch_floor=said.epoch_floor,
+            max_metadata_keys=said.max_metadata_keys,
+            max_metadata_bytes=said.max_metadata_bytes,
+            max_blob_bytes=said.max_blob_bytes,
             undeletable=self.capabilities.undeletable,
         )
         return self.capabilities
@@ -130,17 +134,20 @@ class ProviderClient:
     async def raise_floor(self) -> None:
         """Fence older processes of this shard before the first List, by a Drain of a machine that no provider
         has (shard.md F6). Any answer but a fenced one will do."""
-        request = requests.drain(self._fence, f"bigfleet-fence-{self._fence.shard_id}", 0, {})
+        nobody = f"bigfleet-fence-{self._fence.shard_id}"
         try:
-            await self._call("Drain", request, self._call_budget)
+            await self._call(
+                "Drain", lambda n: calls.encode_drain(self._token(n), nobody, 0, {}), self._call_budget
+            )
         except CallFailedError as error:
             if error.kind in (FailureKind.FENCED, FailureKind.TRANSIENT):
                 raise
 
     async def create(self, machine_id: str, metadata: Mapping[str, str], *, budget: int | None = None) -> Ack:
         self._refuse_excess("Create", metadata)
-        request = requests.create(self._fence, machine_id, metadata)
-        return await self._mutate("Create", machine_id, request, budget)
+        return await self._mutate(
+            "Create", machine_id, lambda n: calls.encode_create(self._token(n), machine_id, metadata), budget
+        )
 
     async def configure(
         self,
@@ -152,15 +159,24 @@ class ProviderClient:
         budget: int | None = None,
     ) -> Ack:
         self._refuse_excess("Configure", metadata, blob)
-        request = requests.configure(self._fence, machine_id, cluster_id, blob, metadata)
-        return await self._mutate("Configure", machine_id, request, budget, cluster_id)
+        return await self._mutate(
+            "Configure",
+            machine_id,
+            lambda n: calls.encode_configure(self._token(n), machine_id, cluster_id, blob, metadata),
+            budget,
+            cluster_id,
+        )
 
     async def drain(
         self, machine_id: str, grace_seconds: int, metadata: Mapping[str, str], *, budget: int | None = None
     ) -> Ack:
         self._refuse_excess("Drain", metadata)
-        request = requests.drain(self._fence, machine_id, grace_seconds, metadata)
-        return await self._mutate("Drain", machine_id, request, budget)
+        return await self._mutate(
+            "Drain",
+            machine_id,
+            lambda n: calls.encode_drain(self._token(n), machine_id, grace_seconds, metadata),
+            budget,
+        )
 
     async def delete(self, machine_id: str, capacity_type: CapacityType, *, budget: int | None = None) -> Ack:
         if not self.capabilities.can_delete(capacity_type):
@@ -168,7 +184,9 @@ class ProviderClient:
                 "Delete", FailureKind.NOT_SUPPORTED, "UNIMPLEMENTED", "the provider cannot delete; not asked"
             )
         try:
-            return await self._mutate("Delete", machine_id, requests.delete(self._fence, machine_id), budget)
+            return await self._mutate(
+                "Delete", machine_id, lambda n: calls.encode_delete(self._token(n), machine_id), budget
+            )
         except CallFailedError as error:
             # Calls that were under way together learn it together, and it is said once.
             if error.kind is FailureKind.NOT_SUPPORTED and self.capabilities.can_delete(capacity_type):
@@ -181,7 +199,7 @@ class ProviderClient:
 
     async def get(self, machine_id: str) -> ObservedMachine:
         """One machine as it is now. What the next List says of it is passed on again."""
-        answer = await self._call("Get", requests.get(machine_id), self._call_budget)
+        answer = await self._call("Get", lambda _: calls.encode_get(machine_id), self._call_budget)
         self._ledger.forget_record(machine_id)
         return self._validated("Get", machine_id, answer)
 
@@ -228,10 +246,10 @@ class ProviderClient:
         """One answer to a List, and when the attempt that got it was sent."""
         started = 0
 
-        def request(sequence: int) -> bytes:
+        def request(_: int) -> bytes:
             nonlocal started
             started = self._now()
-            return requests.changes(run.since, run.max_results)(sequence)
+            return calls.encode_list(run.since, run.max_results)
 
         return await self._call("List", request, budget), started
 
@@ -245,12 +263,15 @@ class ProviderClient:
                 except StopIteration as stop:
                     ending: Ending = stop.value
                     return ending
-                except FramesError as error:
+                except ListFramesError as error:
                     raise _bad_answer("List", str(error)) from error
                 if news is not None:
                     report.slice(news)
                     await merge(news)
                 await asyncio.sleep(0)
+
+    def _token(self, sequence: int) -> calls.Token:
+        return calls.Token(self._fence.shard_id, self._fence.epoch, sequence)
 
     async def _mutate(
         self,
@@ -316,7 +337,7 @@ class ProviderClient:
         # Answers stay bytes: gRPC would decode a List in one go, and an answer that is no message would look
         # like a failed call.
         method: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.current().unary_unary(
-            _DESCRIBE if rpc == "Describe" else _SERVICE + rpc
+            (calls.INFO_SERVICE if rpc == "Describe" else calls.PROVIDER_SERVICE) + rpc
         )
         code = ""
         try:
@@ -350,15 +371,12 @@ class ProviderClient:
 
     def _acknowledged(self, rpc: str, machine_id: str, answer: bytes, cluster_id: str) -> Ack:
         try:
-            ack = pb.TransitionAck.FromString(answer)
-        except DecodeError:
-            raise self._rejected(rpc, Rejected(machine_id, UNDECODABLE, "", "no TransitionAck")) from None
-        if not ack.HasField("machine"):
-            raise self._rejected(rpc, Rejected(machine_id, "structural", "", "the answer has no machine"))
-        return Ack(
-            ack.operation_id,
-            self._validated(rpc, machine_id, ack.machine.SerializeToString(), cluster_id),
-        )
+            operation_id, raw = calls.decode_ack(answer)
+        except calls.UndecodableAnswerError as error:
+            raise self._rejected(rpc, Rejected(machine_id, UNDECODABLE, "", str(error))) from None
+        if raw is None:
+            raise self._rejected(rpc, Rejected(machine_id, STRUCTURAL, "", "the answer has no machine"))
+        return Ack(operation_id, self._validated(rpc, machine_id, raw, cluster_id))
 
     def _validated(self, rpc: str, machine_id: str, raw: bytes, cluster_id: str = "") -> ObservedMachine:
         """The record in an answer, which must be about this machine and, if one is given, this cluster."""
@@ -372,7 +390,7 @@ class ProviderClient:
         elif cluster_id and machine.cluster and machine.cluster != cluster_id:
             wrong = f"machine {machine_id!r} is bound to {machine.cluster!r}, not {cluster_id!r}"
         if wrong:
-            raise self._rejected(rpc, Rejected(machine_id, "structural", machine.state.title, wrong))
+            raise self._rejected(rpc, Rejected(machine_id, STRUCTURAL, machine.state.title, wrong))
         if seen.notes.malformed:
             RecordReport(self._metrics, self._log).malformed(seen)
         return seen
@@ -391,6 +409,4 @@ def _bad_answer(rpc: str, message: str) -> CallFailedError:
     return CallFailedError(rpc, FailureKind.BAD_ANSWER, "OK", message)
 
 
-_SERVICE: Final = "/bigfleet.v1alpha1.CapacityProvider/"
-_DESCRIBE: Final = "/bigfleet.ext.v1alpha1.ProviderInfo/Describe"
 _FENCED_CALLS: Final = frozenset({"Create", "Configure", "Drain", "Delete"})

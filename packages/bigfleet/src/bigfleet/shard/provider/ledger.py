@@ -23,7 +23,7 @@ class Ledger:
         self._free: list[int] = []
         self._bytes = array("q")
         self._content = array("q")
-        self._named_in = array("L")
+        self._named_in = array("I")
         self._answer = 0
         self._first_answer = 0
 
@@ -39,9 +39,13 @@ class Ledger:
         self._answer += 1
 
     def is_same(self, machine_id: str, raw: bytes) -> bool:
-        """Whether these are the bytes that were passed on."""
+        """Whether this answer names the machine for the first time, and in the bytes that were passed on;
+        it is named then."""
         place = self._places.get(machine_id)
-        return place is not None and self._bytes[place] == _hash(raw)
+        if place is None or self._bytes[place] != _hash(raw) or self._named_in[place] == self._answer:
+            return False
+        self._named_in[place] = self._answer
+        return True
 
     def is_known(self, machine_id: str) -> bool:
         return machine_id in self._places
@@ -58,16 +62,16 @@ class Ledger:
             self._named_in[place] = self._answer
 
     def has_content(self, machine_id: str, raw: bytes, canonical: bytes) -> bool:
-        """Whether this content was passed on, in other bytes; these are remembered then.
+        """Whether this content was passed on, in other bytes; these are remembered then, and the machine is
+        named.
 
         A peer may write a map in another order each time, and such a record is no news.
         """
-        place = self._places.get(machine_id)
-        if place is None:
-            return False
+        place = self._places[machine_id]
         if self._content[place] != _hash(canonical):
             return False
         self._bytes[place] = _hash(raw)
+        self._named_in[place] = self._answer
         return True
 
     def pass_on(self, machine_id: str, raw: bytes, canonical: bytes | None) -> bool:

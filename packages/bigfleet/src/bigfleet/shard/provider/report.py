@@ -4,9 +4,8 @@ from typing import Final
 
 from bigfleet.shard.provider.listing import ListSlice
 from bigfleet.shard.provider.metrics import ProviderMetrics
-from bigfleet.shard.provider.records import Rejected
 from bigfleet_base.telemetry import Log
-from bigfleet_base.wire import ObservedMachine
+from bigfleet_base.wire import ObservedMachine, Rejected
 
 MAX_LOGGED: Final = 10
 """Bad records of one answer that are named in the log; of the rest the number."""

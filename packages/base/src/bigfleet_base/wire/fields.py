@@ -1,0 +1,65 @@
+"""The fields of a serialised message, found without decoding what is in them.
+
+gRPC hands over messages of up to 256 MiB. Decoded in one go such a message holds up the event loop for a
+second, so whoever may be sent one looks at its outermost layer first.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+VARINT: Final = 0
+LENGTH: Final = 2
+
+
+class MalformedMessageError(ValueError):
+    """The bytes are cut off, or no protobuf message at all."""
+
+
+def tag(number: int, wire_type: int) -> int:
+    """What stands in front of a field."""
+    return number << 3 | wire_type
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned number and where it ends."""
+    value = shift = 0
+    try:
+        while (byte := data[at]) >= 0x80:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+            if shift > 63:
+                raise MalformedMessageError(f"a number that does not end at byte {at}")
+    except IndexError:
+        raise MalformedMessageError("cut off in a number") from None
+    return value | byte << shift, at + 1
+
+
+def signed(value: int) -> int:
+    """An int64 as it was meant."""
+    value &= _UNSIGNED
+    return value - (1 << 64) if value >> 63 else value
+
+
+def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The fields between two places: tag, and where its content begins and ends."""
+    while at < end:
+        key, at = read_varint(data, at)
+        start = at
+        wire_type = key & 7
+        if wire_type == LENGTH:
+            length, start = read_varint(data, at)
+            at = start + length
+        elif wire_type == VARINT:
+            _, at = read_varint(data, at)
+        elif wire_type in _FIXED:
+            at += _FIXED[wire_type]
+        else:
+            raise MalformedMessageError(f"wire type {wire_type} at byte {at}")
+        if at > end:
+            raise MalformedMessageError(f"cut off: a field ends at byte {at} of {end}")
+        yield key, start, at
+
+
+_FIXED: Final = {1: 8, 5: 4}
+_UNSIGNED: Final = (1 << 64) - 1

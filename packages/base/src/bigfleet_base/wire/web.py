@@ -1,0 +1,94 @@
+"""The plain HTTP of a process, for probes, scrapers and people: a few pages, GET and HEAD alone."""
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeAlias
+
+from bigfleet_base.wire.address import parse_address
+
+Answer: TypeAlias = tuple[int, str, bytes]
+"""Status, content type, body."""
+Page: TypeAlias = Callable[[], Answer]
+
+_MAX_HEAD: Final = 16_384
+_DEADLINE_S: Final = 5.0
+_MAX_CONNECTIONS: Final = 64
+_REASONS: Final = {
+    200: "OK",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+
+
+def text(status: int, body: str) -> Answer:
+    """A short plain answer."""
+    return status, "text/plain; charset=utf-8", body.encode() + b"\n"
+
+
+class Web:
+    """Answers one request a connection. Pages in ``local`` are shown to this machine only."""
+
+    def __init__(self, pages: Mapping[str, Page], local: Collection[str] = ()) -> None:
+        self._pages = pages
+        self._local = frozenset(local)
+        self._open = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self, address: str) -> int:
+        """Listen; returns the port."""
+        host, _, port = parse_address(address).target.rpartition(":")
+        host = host.strip("[]")
+        self._server = await asyncio.start_server(
+            self._connected, None if host == "::" else host, int(port), limit=_MAX_HEAD
+        )
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                if self._open <= _MAX_CONNECTIONS:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    line = head.split(b"\r\n", 1)[0].decode("latin-1")
+                    writer.write(self._answer(line, is_local=_is_local(writer.get_extra_info("peername"))))
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # a client that does not finish its request gets no answer
+        finally:
+            self._open -= 1
+            writer.close()
+
+    def _answer(self, request_line: str, *, is_local: bool) -> bytes:
+        method, _, rest = request_line.partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        page = self._pages.get(path)
+        if method not in ("GET", "HEAD"):
+            status, kind, body = text(405, "only GET")
+        elif page is None:
+            status, kind, body = text(404, f"there are {', '.join(self._pages)}")
+        elif path in self._local and not is_local:
+            status, kind, body = text(403, "shown on this machine only; start with --debug-endpoints")
+        else:
+            status, kind, body = page()
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + (b"" if method == "HEAD" else body)
+
+
+def _is_local(peer: object) -> bool:
+    if not isinstance(peer, tuple):
+        return False
+    ip = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback

@@ -1,0 +1,240 @@
+"""What a cycle tells the outside: verdicts, shortfalls, gauges, log lines (shard.md §9, §11, §12, §18)."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from bigfleet.engine.actions import Action
+from bigfleet.engine.cycle import CycleResult
+from bigfleet.engine.ledger import PartKey, Shortfall
+from bigfleet.engine.options import SECOND
+from bigfleet.engine.verdicts import Verdict
+from bigfleet.shard.core.context import Context, Timer
+from bigfleet.shard.core.effects import LogLevel
+from bigfleet_base.model import CapacityType
+from bigfleet_base.model.penalty import PINNED, ZERO, bound_dollars, bucket_for, bucket_label
+from bigfleet_base.telemetry.catalogue import shard as series
+
+SHORTFALL_REPEAT: Final = 60 * SECOND
+"""How often the shortfall line comes while the set does not change."""
+INFO_EVERY: Final = 60
+ATTRIBUTION_EVERY: Final = 20
+_AGES: Final = ((300, "300+"), (60, "60-299"), (10, "10-59"), (1, "1-9"))
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """What ``InspectNeeds`` serves: the verdicts of one cycle, never changed, replaced as a whole."""
+
+    cycle: int = 0
+    computed_at: int = 0
+    verdicts: tuple[Verdict, ...] = ()
+    by_cluster: dict[str, tuple[Verdict, ...]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ReportState:
+    shortfalls: tuple[PartKey, ...] = ()
+    """The parts that were short when the line was last logged."""
+    logged_at: int = 0
+    since: dict[PartKey, int] = field(default_factory=dict)
+    """When each part became short."""
+    top: tuple[str, ...] = ()
+    by_class: dict[str, int] = field(default_factory=dict)
+    max_age: int = 0
+
+
+class Reporter:
+    """Reads the result of a cycle."""
+
+    def __init__(self, ctx: Context, state: ReportState) -> None:
+        self._ctx = ctx
+        self.state = state
+        self.views = Views()
+
+    def cycle(self, result: CycleResult) -> None:
+        """Publish all that a cycle found out."""
+        self.views = _views(self._ctx.cycle, self._ctx.now, result.verdicts)
+        self._rails(result)
+        self._shortfalls(result)
+        self._inventory()
+        self._demand(result)
+        self._line(result)
+
+    def timer(self) -> None:
+        """A minute is over since the shortfalls were logged."""
+        if self.state.shortfalls and self._ctx.now - self.state.logged_at >= SHORTFALL_REPEAT:
+            self._log_shortfalls()
+
+    def _rails(self, result: CycleResult) -> None:
+        ctx, passed = self._ctx, result.passed
+        if passed.busy or passed.stale:
+            ctx.count(series.ACTIONS_DEDUPED, by=passed.busy + passed.stale)
+        if passed.capped:
+            ctx.count(series.RECLAIMS_CAPPED, by=passed.capped)
+            ctx.log(
+                LogLevel.WARN,
+                "reclaim blast-radius cap engaged",
+                deferred_reclaims=passed.capped,
+                cap_fraction=float(ctx.settings.options.reclaim_cap),
+            )
+            ctx.audit("action.capped", count=passed.capped)
+        if passed.deferred:
+            ctx.count(series.ACTIONS_DEFERRED, "limit", by=passed.deferred)
+            ctx.audit("action.deferred", count=passed.deferred)
+        if passed.dropped:
+            ctx.count(series.ACTIONS_DROPPED, by=passed.dropped)
+        if passed.suppressed:
+            for action in result.decided:
+                ctx.count(series.ACTIONS_SUPPRESSED, action.kind.value)
+                self._intention("action.suppressed", action)
+            ctx.log(
+                LogLevel.WARN,
+                "actuation paused: decided actions suppressed",
+                suppressed=passed.suppressed.total(),
+            )
+        if passed.rehearsed:
+            for action in result.decided:
+                ctx.count(series.ACTIONS_DRYRUN, action.kind.value)
+                self._intention("action.dryrun", action)
+                ctx.log(
+                    LogLevel.INFO,
+                    "dry-run: would execute action",
+                    kind=action.kind.value,
+                    machine=action.machine_id,
+                    cluster=action.cluster,
+                    reason=action.reason.value,
+                    grace=action.grace_s or 0,
+                )
+
+    def _intention(self, what: str, action: Action) -> None:
+        self._ctx.audit(
+            what,
+            machine_id=action.machine_id,
+            cluster=action.cluster,
+            kind=action.kind.value,
+            need_fp=None if action.profile is None else action.profile.fingerprint,
+            group=action.group or None,
+            priority=None if action.profile is None else action.profile.priority,
+            reason=action.reason.value,
+            grace_s=action.grace_s,
+            cost=action.cost,
+            runner_up_cost=action.runner_up_cost,
+            victim_score=action.victim_score,
+        )
+
+    def _shortfalls(self, result: CycleResult) -> None:
+        ctx, state = self._ctx, self.state
+        parts = result.shortfalls
+        for key in [key for key in state.since if key not in parts]:
+            ctx.observe(series.SHORTFALL_AGE, (ctx.now - state.since.pop(key)) / SECOND)
+        for key in parts:
+            state.since.setdefault(key, ctx.now)
+        by_class = Counter(priority_class(row.profile.priority) for row in result.report)
+        ages = Counter(_age_bucket(row) for row in result.report)
+        ctx.mark(series.SHORTFALLS, len({fingerprint for _, fingerprint in parts}))
+        ctx.show(series.SHORTFALLS_BY_PRIORITY, {(name,): n for name, n in by_class.items()})
+        ctx.show(series.SHORTFALLS_AGED, {(name,): n for name, n in ages.items()})
+        state.top = tuple(row.profile.fingerprint for row in result.report[:3])
+        state.by_class = dict(by_class)
+        state.max_age = max((row.age for row in result.report), default=0)
+        short = tuple(sorted(parts))
+        changed, state.shortfalls = short != state.shortfalls, short
+        if short and (changed or ctx.now - state.logged_at >= SHORTFALL_REPEAT):
+            self._log_shortfalls()
+
+    def _log_shortfalls(self) -> None:
+        ctx, state = self._ctx, self.state
+        state.logged_at = ctx.now
+        ctx.log(
+            LogLevel.WARN,
+            "shortfalls detected",
+            count=len({fingerprint for _, fingerprint in state.shortfalls}),
+            top_fingerprints=state.top,
+            by_class=" ".join(f"{name}={n}" for name, n in sorted(state.by_class.items())),
+            max_age=state.max_age,
+        )
+        if not ctx.settings.stepped:
+            ctx.timers.at(ctx.now + SHORTFALL_REPEAT, Timer.SHORTFALLS)
+
+    def _inventory(self) -> None:
+        machines: Counter[tuple[str, ...]] = Counter()
+        nano_dollars: Counter[tuple[str, ...]] = Counter()
+        for (state, kind, penalty), tally in self._ctx.engine.inventory.tallies().items():
+            if kind is CapacityType.UNSPECIFIED:
+                # The series have no value for it.
+                continue
+            machines[state.title, kind.title, _penalty_label(penalty)] += tally.machines
+            nano_dollars[state.title, kind.title] += tally.nano_dollars
+        self._ctx.show(series.INVENTORY_MACHINES, dict(machines))
+        self._ctx.show(series.INVENTORY_HOURLY_COST, {key: n / 1e9 for key, n in nano_dollars.items()})
+
+    def _demand(self, result: CycleResult) -> None:
+        rows: Counter[tuple[str, ...]] = Counter()
+        kinds: Counter[tuple[str, ...]] = Counter()
+        units: Counter[tuple[str, ...]] = Counter()
+        for verdict in result.verdicts:
+            profile = verdict.need.profile
+            rows[(bucket_label(profile.interruption_bucket),)] += 1
+            kinds[("plain" if profile.same is None else "same",)] += 1
+            units[(priority_class(profile.priority),)] += _machines_implied(verdict)
+        self._ctx.show(series.DEMAND_MACHINES, dict(rows))
+        self._ctx.show(series.NEEDS_ROWS, dict(kinds))
+        self._ctx.show(series.DEMAND_UNITS, dict(units))
+
+    def _line(self, result: CycleResult) -> None:
+        ctx = self._ctx
+        kinds = Counter(action.kind.value for action in result.passed.actions)
+        ctx.log(
+            LogLevel.INFO if ctx.cycle % INFO_EVERY == 0 else LogLevel.DEBUG,
+            "cycle",
+            cycle=ctx.cycle,
+            needs=len(result.verdicts),
+            actions=" ".join(f"{kind}={n}" for kind, n in sorted(kinds.items())),
+            deferred=result.passed.deferred + result.passed.withheld,
+            shortfalls=len(result.shortfalls),
+        )
+
+
+def priority_class(priority: int) -> str:
+    """The label that a priority goes under."""
+    if priority >= 1_000_000:
+        return "critical"
+    if priority >= 1_000:
+        return "service"
+    return "batch" if priority >= 100 else "other"
+
+
+def _machines_implied(verdict: Verdict) -> int:
+    """Machines that would cover a Need: those it has, scaled by its scarcest resource; where it has none, one
+    for each indivisible unit."""
+    need, deficit = verdict.need, verdict.deficit
+    if deficit.is_zero():
+        return verdict.claimed
+    covered = need.aggregate - deficit
+    short = [name for name, amount in deficit.items() if amount > 0]
+    if verdict.claimed and all(covered[name] > 0 for name in short):
+        return max(-(-verdict.claimed * need.aggregate[name] // covered[name]) for name in short)
+    units = [-(-need.aggregate[name] // amount) for name, amount in need.min_unit.items() if amount > 0]
+    return max([1, verdict.claimed, *units])
+
+
+def _penalty_label(dollars: float) -> str:
+    return _LABELS.get(dollars) or bucket_label(
+        PINNED if dollars == math.inf else bucket_for(round(dollars * 1e9))
+    )
+
+
+_LABELS: Final = {bound_dollars(bucket): bucket_label(bucket) for bucket in range(ZERO, PINNED + 1)}
+
+
+def _age_bucket(row: Shortfall) -> str:
+    return next((name for least, name in _AGES if row.age >= least), "1-9")
+
+
+def _views(cycle: int, now: int, verdicts: list[Verdict]) -> Views:
+    by_cluster: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        by_cluster.setdefault(verdict.need.cluster_id, []).append(verdict)
+    return Views(cycle, now, tuple(verdicts), {c: tuple(rows) for c, rows in by_cluster.items()})

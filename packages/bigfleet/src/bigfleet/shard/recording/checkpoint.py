@@ -1,0 +1,122 @@
+"""A core as it was at one moment, written while it goes on, and put together again.
+
+What the core and the engine remember is copied when the checkpoint is taken, which is cheap because whatever
+is large in it never changes and is taken over by reference: rows of demand, frames, the records of machines.
+Writing it is not cheap, so it happens piece by piece, and the core takes events and runs cycles meanwhile.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bigfleet.engine.cycle import Engine
+from bigfleet.engine.inventory import Entry, Inventory
+from bigfleet.engine.ledger import Part, PartKey
+from bigfleet.engine.needs import _Baseline
+from bigfleet.engine.normalise import FoldState, GangClass
+from bigfleet.engine.parking import GangKey
+from bigfleet.engine.rails import Bucket
+from bigfleet.engine.verdicts import AgeKey
+from bigfleet.shard.core.core import CoreState, ShardCore
+from bigfleet.shard.core.settings import Settings
+from bigfleet.shard.recording import machines
+from bigfleet.shard.recording.codec import schema_digest
+from bigfleet.shard.recording.pieces import Pieces
+from bigfleet.shard.recording.segments import BATCHES, Frame, Kind
+from bigfleet_base.model import CapacityType, Need
+
+
+@dataclass(slots=True)
+class EngineState:
+    """What the engine remembers besides its machines."""
+
+    asked: frozenset[str]
+    undeletable: set[tuple[str, CapacityType]]
+    rows: dict[str, list[Need]]
+    baselines: dict[str, _Baseline]
+    reported: set[str]
+    parked: dict[GangKey, int]
+    helped: set[GangKey]
+    parts: dict[PartKey, Part]
+    buckets: dict[str, Bucket]
+    ages: dict[AgeKey, int]
+    folds: dict[GangClass, FoldState]
+
+
+@dataclass(slots=True)
+class SavedState:
+    settings: Settings
+    engine: EngineState
+    core: CoreState
+
+
+def capture(core: ShardCore) -> Iterator[Frame]:
+    """A checkpoint of a core that is not in the middle of a cycle; the frames are made when they are asked
+    for and show the core as it was when this was called."""
+    assert core.running is None, "what a running cycle has found out so far cannot be written down"
+    state = _PIECES.copy(SavedState(core.settings, _engine_state(core.engine), core.state))
+    entries = _entries(core.engine.inventory)
+    return _frames(state, entries)
+
+
+def restore(frames: Iterable[Frame]) -> ShardCore:
+    """The core that a checkpoint shows, ready for the event that came next."""
+    pieces: list[bytes] = []
+    blocks: list[bytes] = []
+    for each in frames:
+        (pieces if each.kind is Kind.STATE else blocks).append(each.body)
+    saved = _PIECES.join(pieces)
+    engine = _engine(saved.engine)
+    for block in blocks:
+        for entry in machines.decode_block(block):
+            # An Idle machine's clock is set by the time of the write.
+            engine.inventory.insert(entry.machine, entry.sidecar.idle_since or 0, entry.sidecar)
+    return ShardCore(saved.settings, engine, saved.core)
+
+
+def _frames(state: SavedState, entries: Iterator[Entry]) -> Iterator[Frame]:
+    for piece in _PIECES.cut(state):
+        yield Frame(Kind.STATE, piece)
+    for block in machines.encode_blocks(entries):
+        yield Frame(Kind.MACHINES, block)
+
+
+def _engine_state(engine: Engine) -> EngineState:
+    needs = engine.needs
+    return EngineState(
+        asked=engine.inventory._asked,
+        undeletable=engine.inventory._undeletable,
+        rows=needs._rows,
+        baselines=needs._baselines,
+        reported=needs._reported,
+        parked=engine.parking.ages,
+        helped=engine.parking.helped,
+        parts=engine.ledger.parts,
+        buckets=engine.rails.buckets,
+        ages=engine.ages,
+        folds=engine.folds,
+    )
+
+
+def _engine(state: EngineState) -> Engine:
+    engine = Engine(ages=state.ages, folds=state.folds)
+    engine.inventory.ask(state.asked)
+    for provider, capacity_type in state.undeletable:
+        engine.inventory.mark_not_deletable(provider, capacity_type)
+    engine.needs._rows = state.rows
+    engine.needs._baselines = state.baselines
+    engine.needs._reported = state.reported
+    engine.parking.ages, engine.parking.helped = state.parked, state.helped
+    engine.ledger.parts = state.parts
+    engine.rails.buckets = state.buckets
+    return engine
+
+
+def _entries(inventory: Inventory) -> Iterator[Entry]:
+    """Every machine as it is now. A write replaces a row, so rows that are held on to stay as they are."""
+    return map(inventory._read, list(inventory._rows.values()))
+
+
+_PIECES: Final = Pieces(SavedState)
+SCHEMA: Final = schema_digest(_PIECES.schema, machines.CODEC.schema, BATCHES.schema)
+"""Stands for the shape of all that a segment holds: only programs that agree on it read each other's."""

@@ -1,0 +1,1 @@
+"""The shard's side towards the world: sockets, files, clocks and signals."""

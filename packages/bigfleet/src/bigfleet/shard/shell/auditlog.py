@@ -1,0 +1,65 @@
+"""The audit log: JSON lines, appended, reopened on request (shard.md R6)."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import orjson
+
+from bigfleet.shard.core.effects import WriteAudit
+
+STDOUT: Final = "stdout"
+
+
+class AuditLogError(Exception):
+    """The log cannot be opened at the start, when that is still somebody's mistake to correct."""
+
+
+class AuditLog:
+    """Lines reach the kernel with ``write``; a failed write is told to ``failed`` and costs nothing else."""
+
+    def __init__(self, path: str, failed: Callable[[str, OSError], None]) -> None:
+        self._path = path
+        self._failed = failed
+        try:
+            self._fd = self._open()
+        except OSError as error:
+            raise AuditLogError(
+                f"cannot open --audit-log {path}: {error.strerror};"
+                " give a file in a folder that this user may write to"
+            ) from error
+
+    def write(self, lines: Iterable[WriteAudit]) -> None:
+        """All lines in one write, so that a reader never finds half a line that a crash would finish."""
+        self._write(b"".join(orjson.dumps(dict(line.line)) + b"\n" for line in lines))
+
+    def reopen(self) -> None:
+        """Go on in a new file of the same name, after somebody has moved the old one away."""
+        try:
+            fresh = self._open()
+        except OSError as error:
+            self._failed(self._path, error)
+            return
+        self._close()
+        self._fd = fresh
+
+    def close(self) -> None:
+        self._close()
+
+    def _open(self) -> int:
+        if self._path == STDOUT:
+            return sys.stdout.fileno()
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            self._failed(self._path, error)
+
+    def _close(self) -> None:
+        if self._path != STDOUT:
+            os.close(self._fd)

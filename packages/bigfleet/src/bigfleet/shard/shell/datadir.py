@@ -1,0 +1,121 @@
+"""The folder of a shard: its lock, its epoch, its domains, the file that pauses it (shard.md F1, Q10, R3).
+
+Inventory and demand are not here: they come back from providers and operators (P3).
+"""
+
+import fcntl
+import json
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+LAST_EPOCH: Final = 2**63 - 1
+"""Epochs are int64 on the wire."""
+
+
+class DataDirError(Exception):
+    """The folder cannot be used; the message says why and what to do."""
+
+
+class DataDir:
+    """The folder, locked for as long as this process lives or until ``close``."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the folder if it is missing, and lock it before anything in it is read."""
+        self.path = path
+        self._pause = os.fspath(path / "PAUSE")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DataDirError(
+                f"cannot use --data-dir {path}: {error.strerror}; give a folder that this user may write to"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise DataDirError(
+                f"--data-dir {path} is in use by another process; two processes must never share an epoch:"
+                " stop the other one, or give this shard a folder of its own"
+            ) from error
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self._lock)
+
+    def next_epoch(self, floor: int) -> int:
+        """The epoch of this process, written down before it is returned.
+
+        A floor above what is on disk brings a shard back whose volume was lost.
+        """
+        epoch = max(self._last_epoch() + 1, floor)
+        if epoch > LAST_EPOCH:
+            raise DataDirError(f"epoch {epoch} is beyond {LAST_EPOCH}: correct {self.path / 'epoch'}")
+        self._replace("epoch", f"{epoch}\n")
+        return epoch
+
+    def domains(self) -> tuple[tuple[str, str], ...]:
+        """The topology domains this shard is limited to, as (key, value); none: no limit."""
+        text = self._read("domains")
+        if text is None:
+            return ()
+        try:
+            pairs = json.loads(text)
+            if not all(isinstance(key, str) and isinstance(value, str) for key, value in map(tuple, pairs)):
+                raise ValueError("a pair is not of two texts")
+        except (TypeError, ValueError) as error:
+            # To go on without a limit would drive machines that belong to another shard.
+            raise DataDirError(
+                f"{self.path / 'domains'} is not a JSON array of [key, value] pairs ({error}); correct it, or"
+                " remove it if this shard is to manage every machine its providers list"
+            ) from error
+        return tuple((key, value) for key, value in pairs)
+
+    def is_paused(self) -> bool:
+        """Whether somebody has put a file PAUSE here. A look costs two microseconds."""
+        return os.path.exists(self._pause)
+
+    def _last_epoch(self) -> int:
+        text = self._read("epoch")
+        if text is None:
+            return 0
+        if not _EPOCH.fullmatch(text.strip()):
+            raise DataDirError(
+                f"{self.path / 'epoch'} holds {text[:64]!r} and no number; a guess could fence this shard or"
+                " fail to fence its predecessor: write the last epoch into it, or remove it and give"
+                " --epoch-floor a number above the last one"
+            )
+        return int(text)
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_bytes().decode(errors="replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DataDirError(f"cannot read {self.path / name}: {error.strerror}") from error
+
+    def _replace(self, name: str, text: str) -> None:
+        """A reader, also after a crash at any point, finds the old content or the new one."""
+        temporary = self.path / f"{name}.new"
+        try:
+            temporary.unlink(missing_ok=True)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, text.encode())
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            temporary.replace(self.path / name)
+            folder = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise DataDirError(f"cannot write {self.path / name}: {error.strerror}") from error
+
+
+_EPOCH: Final = re.compile(r"[0-9]{1,19}")
