@@ -55,6 +55,7 @@ def test_the_contracts_hold() -> None:
         ("bigfleet_base/telemetry/__init__.py", "import google.protobuf", "Only wire touches protobuf"),
         ("bigfleet_providerkit/__init__.py", "import bigfleet", "A provider needs neither"),
         ("bigfleet_providerkit/core.py", "import time", "The kit's core has no I/O"),
+        ("bigfleet/shard/core/core.py", "import time", "The shard's core has no I/O"),
     ],
 )
 def test_a_planted_import_breaks_its_contract(

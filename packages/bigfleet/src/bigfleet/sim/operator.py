@@ -8,7 +8,14 @@ from bigfleet.shard.core import events
 from bigfleet.sim.shard import SimShard
 from bigfleet.sim.time import Order
 from bigfleet_base.model import Need
-from bigfleet_base.model.frames import BootstrapRequest, Frame, NodeState, ReclaimInstruction, Resync
+from bigfleet_base.model.frames import (
+    BootstrapRequest,
+    Frame,
+    HelloAck,
+    NodeState,
+    ReclaimInstruction,
+    Resync,
+)
 
 SECOND: Final = 1_000_000_000
 GREATEST_BACKOFF: Final = 30 * SECOND
@@ -56,6 +63,7 @@ class SimOperator:
         self._number = 0
         self._rollups = 0
         self._unread: list[Frame] = []
+        self._shown: set[str] = set()
 
     def connect(self) -> None:
         """Open a session and send the roll-up, as an operator does at once."""
@@ -126,10 +134,14 @@ class SimOperator:
             case ReclaimInstruction() if habits.acks:
                 ack = events.ReclaimAcked(session, frame.instruction_id, habits.nodes_started)
                 time.after(habits.ack_delay, Order.ROLLUP, lambda: self._say(session, ack))
+            case HelloAck():
+                self._shown.clear()
             case NodeState():
                 self.nodes[frame.machine_id] = frame
+                self._shown.add(frame.machine_id)
             case Resync():
-                pass
+                # What a replay has not shown is not the cluster's any more (operator.md UPN-8).
+                self.nodes = {i: node for i, node in self.nodes.items() if i in self._shown}
 
     def _say(self, session: int, event: events.Event) -> None:
         if self.session == session:
