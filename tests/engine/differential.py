@@ -110,6 +110,22 @@ class Tally:
         self.situations += other.situations
         self.differences |= other.differences
 
+    def save(self, path: Path) -> None:
+        """Write it down whole or not at all."""
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(vars(self)), encoding="utf-8")
+        draft.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Tally":
+        known = json.loads(path.read_text(encoding="utf-8"))
+        return cls(
+            known["fleets"],
+            known["sampled"],
+            Counter(known["situations"]),
+            {int(seed): text for seed, text in known["differences"].items()},
+        )
+
     def rare(self) -> list[str]:
         """Situations that too few fleets reached."""
         return [name for name in SITUATIONS if self.situations[name] < RARE * self.sampled]
@@ -139,15 +155,26 @@ def judge_seeds(start: int, stop: int) -> Tally:
     return tally
 
 
-def run(start: int, fleets: int, jobs: int, *, progress: bool = False, most: int = 3) -> Tally:
-    """Judge many fleets on several cores; stops early after a few differences."""
-    total, began = Tally(), time.monotonic()
-    bounds = [(s, min(s + CHUNK, start + fleets)) for s in range(start, start + fleets, CHUNK)]
+def run(
+    start: int, fleets: int, jobs: int, *, progress: bool = False, most: int = 3, state: Path | None = None
+) -> Tally:
+    """Judge many fleets on several cores; stops early after a few differences.
+
+    With a state file the run goes on where an earlier one was stopped.
+    """
+    total = Tally.load(state) if state is not None and state.exists() else Tally()
+    began, done = time.monotonic(), total.fleets
+    first, end = start + done, start + fleets
+    bounds = [(s, min(s + CHUNK, end)) for s in range(first, end, CHUNK)]
+    if not bounds:
+        return total
     with ProcessPoolExecutor(jobs) as pool:
         for number, tally in enumerate(pool.map(judge_seeds, *zip(*bounds, strict=True)), start=1):
             total.add(tally)
+            if state is not None:
+                total.save(state)
             if progress and number % 40 == 0:
-                rate = total.fleets / (time.monotonic() - began)
+                rate = (total.fleets - done) / (time.monotonic() - began)
                 print(f"{total.fleets} of {fleets} fleets, {rate:.0f} a second", file=sys.stderr, flush=True)
             if len(total.differences) >= most:
                 pool.shutdown(cancel_futures=True)
@@ -169,9 +196,12 @@ def main() -> int:
     parser.add_argument("--from", dest="start", type=int, default=0, metavar="SEED", help="first seed (0)")
     parser.add_argument("--fleets", type=int, default=20_000, help="how many (20000)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
+    parser.add_argument(
+        "--state", type=Path, metavar="FILE", help="keep what was judged in this file, and go on from it"
+    )
     arguments = parser.parse_args()
     began = time.monotonic()
-    tally = run(arguments.start, arguments.fleets, arguments.jobs, progress=True)
+    tally = run(arguments.start, arguments.fleets, arguments.jobs, progress=True, state=arguments.state)
     print(tally.table())
     for seed, difference in sorted(tally.differences.items()):
         print(f"seed {seed} differs in {difference}\nshrunk to {write_regression(seed)}")

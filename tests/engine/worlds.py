@@ -53,7 +53,7 @@ def fresh(seed: int, *, failures: bool = False) -> Description:
 
 def entitled(seed: int) -> Description:
     """A crowded world whose first Need is a gang above everybody else; every other time it is a large one,
-    and nothing is free.
+    and all machines are bound to other clusters.
 
     What was bought for it and then bound elsewhere is bought for nobody: it would have the gang's own
     priority and be safe from it.
@@ -68,19 +68,12 @@ def entitled(seed: int) -> Description:
         "reclamation": first["reclamation"] or 1,
         "group": "top",
     }
-    taken = {}
+    machines, elsewhere = world["machines"], [c for c in CLUSTERS if c != gang["cluster"]]
     if seed % 2:
         gang["requirements"] = [[RACK_KEY, "Same", []]]
         gang["aggregate"], gang["min_unit"] = {"cpu": 1000 * rng.randint(5, 9)}, {"cpu": 1000}
-        taken = {"IDLE": "CONFIGURED", "SPECULATIVE": "CONFIGURED"}
-    machines = [
-        {
-            **m,
-            "state": taken.get(m["state"], m["state"]),
-            "for": None if m["for"] == 0 and m["cluster"] != gang["cluster"] else m["for"],
-        }
-        for m in world["machines"]
-    ]
+        machines = [{**m, "state": "CONFIGURED", "cluster": rng.choice(elsewhere)} for m in machines]
+    machines = [{**m, "for": None} if m["for"] == 0 and m["cluster"] in elsewhere else m for m in machines]
     rows = dict(world["steps"][0]["rollups"])
     rows[gang["cluster"]] = [0, *(i for i in rows.get(gang["cluster"], []) if i != 0)]
     rollups = [[cluster, indices] for cluster, indices in rows.items()]

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bigfleet.engine.options import Options
 from bigfleet.shard.core import effects, events
 from bigfleet.shard.core.effects import Effect
+from bigfleet.shard.core.mailbox import FrameClass
 from bigfleet.sim.operator import Habits
 from bigfleet_base.model import MachineState
 from bigfleet_base.model.frames import BootstrapRequest, NodeState
@@ -159,7 +160,7 @@ class ShardMachine(RuleBasedStateMachine):
         assert core.executor.depth() <= core.settings.queue_capacity
         assert core.executor.in_flight() <= core.settings.concurrency
         depths = core.outboxes.depths()
-        assert depths["bootstrap"] <= core.settings.concurrency * len(CLUSTERS)
+        assert depths[FrameClass.BOOTSTRAP] <= core.settings.concurrency * len(CLUSTERS)
 
     def teardown(self) -> None:
         if not hasattr(self, "lab"):
