@@ -47,6 +47,10 @@ $(READY): requirements.lock requirements-uv.lock $(PYPROJECTS)
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation $(EDITABLE)
 	@touch $@
 
+.PHONY: demo
+demo: $(READY) ## Run a shard, a provider and three clusters here, and watch (ARGS="--headless --for 20s --output json")
+	@$(BIN)/python -m bigfleet.cli.demo $(ARGS)
+
 .PHONY: test
 test: $(READY) ## Run the tests that need only Python (ARGS goes to pytest)
 	$(BIN)/pytest --ignore=tests/kube $(ARGS)
