@@ -202,15 +202,34 @@ class World:
         self.executor.call_ended(CallEnded(call.op, failure=Failure(kind.value, code, details, 42)))
         return self.settle()
 
-    def got(self, machine_id: str, seen: Machine | FailureKind, *, started: int | None = None) -> list[Effect]:
-        """The answer to a Get."""
+    def got(self, machine_id: str, seen: Machine | FailureKind, *, started: int | None = None) -> bool:
+        """A Get is answered; returns whether the executor took it for its own."""
         sent = self.ctx.now if started is None else started
         if isinstance(seen, Machine):
             event = GetEnded("default", machine_id, sent, Observed(seen))
         else:
             event = GetEnded("default", machine_id, sent, failure=Failure(seen.value, "X", "why"))
-        self.was_mine = self.executor.got(event)
-        return self.settle()
+        is_own = self.executor.got(event)
+        self.settle()
+        return is_own
+
+    def in_call(self, kind: str) -> Mutation:
+        """A machine ``m1`` whose call of this kind is in flight."""
+        source = SOURCES[kind]
+        self.add("m1", source, "c1" if source is MachineState.CONFIGURED else "")
+        match kind:
+            case "Provision":
+                self.enqueue(provision("m1"))
+            case "Bootstrap":
+                self.enqueue(bootstrap("m1"))
+                self.answer(self.requests()[0])
+            case "Reclaim":
+                self.enqueue(reclaim("m1"))
+                self.ack(self.instructions()[0].instruction_id)
+            case _:
+                self.enqueue(delete("m1"))
+        [call] = self.calls()
+        return call
 
     # What was seen
 
@@ -244,6 +263,14 @@ class World:
     def logs(self, msg: str) -> list[Mapping[str, object]]:
         return [{"level": e.level, **dict(e.fields)} for e in self.seen(WriteLog) if e.msg == msg]
 
+
+SOURCES = {
+    "Provision": MachineState.SPECULATIVE,
+    "Bootstrap": MachineState.IDLE,
+    "Reclaim": MachineState.CONFIGURED,
+    "Delete": MachineState.IDLE,
+}
+"""Where the actions of each kind start."""
 
 UNBOUND = frozenset(
     {
@@ -281,9 +308,7 @@ def bootstrap(machine_id: str, cluster: str = "c1", profile: Profile | None = PR
 
 
 def provision(machine_id: str, cluster: str = "c1", profile: Profile | None = PROFILE) -> Action:
-    return Action(
-        ActionKind.PROVISION, machine_id, Reason.SPECULATIVE, cluster, profile=profile, group="g1"
-    )
+    return Action(ActionKind.PROVISION, machine_id, Reason.SPECULATIVE, cluster, profile=profile, group="g1")
 
 
 def reclaim(machine_id: str, cluster: str = "c1") -> Action:
@@ -291,9 +316,7 @@ def reclaim(machine_id: str, cluster: str = "c1") -> Action:
 
 
 def preempt(machine_id: str, cluster: str = "c1", preemptor: Preemptor = PREEMPTOR) -> Action:
-    return Action(
-        ActionKind.PREEMPT, machine_id, Reason.INVERSION, cluster, grace_s=10, preemptor=preemptor
-    )
+    return Action(ActionKind.PREEMPT, machine_id, Reason.INVERSION, cluster, grace_s=10, preemptor=preemptor)
 
 
 def delete(machine_id: str) -> Action:

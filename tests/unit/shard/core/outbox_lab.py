@@ -90,8 +90,7 @@ class Lab:
 
     def write(self, cluster: str = "a", frames: int | None = None) -> None:
         """The operator reads; without a number, until there is nothing more."""
-        while frames is None and self.unwritten[cluster] or frames:
-            count = self.unwritten[cluster] if frames is None else frames
+        while count := self.unwritten[cluster] if frames is None else frames:
             self.unwritten[cluster] -= count
             self.outboxes.writable(cluster, count)
             self.end()

@@ -207,6 +207,11 @@ def edge(source: MachineState, target: MachineState) -> Edge:
     return found
 
 
+def has_edge(source: MachineState, target: MachineState) -> bool:
+    """Whether the table leads from one state to the other."""
+    return (source, target) in _BY_ENDS
+
+
 def transition(machine: Machine, target: MachineState, **values: Any) -> Machine:
     """Take a machine over an edge: clear what the edge clears, set what it may set, check the result."""
     taken = edge(machine.state, target)

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from bigfleet.engine.cells import NO_CALL, Binding, Call, Cell, CellKey, MachineClass, Offer
 from bigfleet_base.model import CapacityType, HostRef, Machine, MachineState, Preemptor
-from bigfleet_base.model.lifecycle import Memory, check, edge
+from bigfleet_base.model.lifecycle import Memory, check, edge, has_edge
 
 
 class UnknownMachineError(KeyError):
@@ -163,9 +163,13 @@ class Inventory:
         self._put(machine.id, Entry(machine, sidecar))
 
     def adopt(self, machine: Machine, now: int, preempted_for: Preemptor | None = None) -> None:
-        """Write a record over no edge of the table: what a provider shows, or a call taken back."""
+        """Write what a provider shows, or take a call back: over an edge of the table with all it does, or
+        over none, which leaves nothing of what was remembered of the state before."""
         check(machine)
         before = self.entry(machine.id)
+        if has_edge(before.machine.state, machine.state):
+            self.apply(machine, now, preempted_for=preempted_for)
+            return
         sidecar = before.sidecar
         if machine.state is not before.machine.state:
             sidecar = Sidecar(

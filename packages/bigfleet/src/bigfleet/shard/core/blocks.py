@@ -72,8 +72,12 @@ class Blocks:
     def lift(self, pair: Pair) -> None:
         """A blob has come."""
         block = self._get(pair)
-        if block is not None:
-            block.phase = BlockPhase.LIFTED
+        if block is None:
+            return
+        if block.phase is BlockPhase.PROBED:
+            # A failure from here on is a new one, not the rest of what failed together.
+            block.until = self._ctx.now
+        block.phase = BlockPhase.LIFTED
 
     def forget(self, pair: Pair) -> None:
         """A machine was configured."""

@@ -40,6 +40,8 @@ class CoreState:
     started: bool = False
     pause_file: bool = False
     stopping: bool = False
+    held_lists: list[str] = field(default_factory=list)
+    """Providers whose List was due while a cycle ran."""
     timers: Timers = field(default_factory=Timers)
     fleet: FleetState = field(default_factory=FleetState)
     clock: ClockState = field(default_factory=ClockState)
@@ -291,6 +293,9 @@ class ShardCore:
                 self.executor.timer(timer, key)
             case Timer.INSTRUCTION | Timer.REMOVED:
                 self.outboxes.timer(timer, key)
+            case Timer.LIST if self.running is not None:
+                # What it would merge waits for the end of the cycle, like every List.
+                self._state.held_lists.append(key)
             case Timer.LIST | Timer.REREAD | Timer.STUCK:
                 self.reconcile.timer(timer, key)
                 self._look_at_lists()
@@ -361,6 +366,9 @@ class ShardCore:
         if result.passed.deferred:
             self._ctx.wake(Cause.DEFERRED)
         self._gauges(event)
+        held, self._state.held_lists = self._state.held_lists, []
+        for provider in held:
+            self._time_has_come(Timer.LIST, provider)
 
     def _gauges(self, event: events.CycleFinished) -> None:
         ctx = self._ctx

@@ -23,22 +23,16 @@ def merged(ours: Machine, theirs: Machine) -> Machine:
     """The machine with what the provider says of it. What is assigned to it follows the binding (Q4): it is
     ours to keep while the binding lasts, the record's to tell for a binding we have not made."""
     if agrees(ours, theirs):
-        return replace(_assigned_like(theirs, ours), target_cluster=ours.target_cluster)
+        return _assigned(theirs, ours, ours.target_cluster)
     if theirs.cluster and (theirs.cluster != ours.cluster or ours.state is MachineState.FAILED):
         # A Failed machine has nothing left to keep: it was cleared when it failed.
         return theirs
     if theirs.state in _BOUND:
-        return replace(_assigned_like(theirs, ours), target_cluster="")
-    purchase = ours.state is MachineState.CREATING and theirs.state is MachineState.IDLE
-    return replace(
-        theirs,
-        assigned_priority=0,
-        assigned_interruption_penalty=0.0,
-        assigned_reclamation_penalty=0.0,
-        assigned_need_fingerprint=ours.assigned_need_fingerprint if purchase else "",
-        assigned_group=ours.assigned_group if purchase else "",
-        target_cluster=ours.target_cluster if purchase else "",
-    )
+        return _assigned(theirs, ours, "")
+    if ours.state is MachineState.CREATING and theirs.state is MachineState.IDLE:
+        # Whom it was bought for; a purchase has nothing else.
+        return _assigned(theirs, ours, ours.target_cluster)
+    return _assigned(theirs, _NOBODY, "")
 
 
 def is_within(machine: Machine, domains: tuple[tuple[str, str], ...]) -> bool:
@@ -46,17 +40,19 @@ def is_within(machine: Machine, domains: tuple[tuple[str, str], ...]) -> bool:
     return not domains or any(machine.lookup(key) == value for key, value in domains)
 
 
-def _assigned_like(theirs: Machine, ours: Machine) -> Machine:
+def _assigned(machine: Machine, like: Machine, target_cluster: str) -> Machine:
     return replace(
-        theirs,
-        assigned_priority=ours.assigned_priority,
-        assigned_interruption_penalty=ours.assigned_interruption_penalty,
-        assigned_reclamation_penalty=ours.assigned_reclamation_penalty,
-        assigned_need_fingerprint=ours.assigned_need_fingerprint,
-        assigned_group=ours.assigned_group,
+        machine,
+        assigned_priority=like.assigned_priority,
+        assigned_interruption_penalty=like.assigned_interruption_penalty,
+        assigned_reclamation_penalty=like.assigned_reclamation_penalty,
+        assigned_need_fingerprint=like.assigned_need_fingerprint,
+        assigned_group=like.assigned_group,
+        target_cluster=target_cluster,
     )
 
 
+_NOBODY: Final = Machine("", MachineState.UNSPECIFIED)
 _EXPECTED: Final = frozenset(
     {
         (MachineState.CREATING, MachineState.IDLE),

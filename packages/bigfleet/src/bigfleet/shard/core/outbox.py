@@ -39,7 +39,7 @@ LAST_WORD_AFTER: Final = 10 * MINUTE
 MAX_FAREWELLS: Final = 10_000
 INSTRUCTION_SLACK: Final = 10 * MINUTE
 """How long after its grace an instruction is still worth delivering."""
-FLUSH_FRAMES: Final = 1_000
+FLUSH_FRAMES: Final = 500
 """Frames of state and hints that one event sends: when many replays begin at once they take turns, and no
 event takes long."""
 

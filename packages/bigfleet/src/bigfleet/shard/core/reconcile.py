@@ -161,7 +161,7 @@ class Reconcile:
             elif event.failure.kind == FailureKind.TRANSIENT and machine_id not in self.state.stuck.checked:
                 provider.rereads.want_later(machine_id)
         if is_ours:
-            provider.removals.contradicted(machine_id)
+            provider.removals.found(machine_id)
         else:
             self._decide(event.provider, provider.removals.confirmed(machine_id), event.started)
         if event.observed is not None:
@@ -216,7 +216,8 @@ class Reconcile:
             self._namesakes.refuse(name, holder, theirs)
             return
         provider = self._providers[name]
-        provider.removals.seen(theirs.id)
+        if not is_get:
+            provider.removals.seen(theirs.id)
         if not self._is_told(theirs.id, started, is_get=is_get):
             provider.jumps.forget(theirs.id)
             provider.rereads.want(theirs.id)

@@ -43,7 +43,7 @@ class Removals:
         self.state.missing.setdefault(machine_id, 0)
 
     def seen(self, machine_id: str) -> None:
-        """The machine is there."""
+        """A List names the machine: it is there, and the next List that lacks it will say so."""
         if self.state.missing.pop(machine_id, None) is not None and machine_id in self.state.sample:
             self._start_again()
 
@@ -99,8 +99,9 @@ class Removals:
         self._end_sampling()
         return gone
 
-    def contradicted(self, machine_id: str) -> None:
-        """The provider was asked for a machine and gave any other answer."""
+    def found(self, machine_id: str) -> None:
+        """The provider was asked for a machine and gave any other answer. It stays among the missing: Lists
+        lack it all the same, and will not say so again."""
         if machine_id in self.state.sample:
             self._start_again()
 

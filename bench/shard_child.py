@@ -1,0 +1,51 @@
+"""A shard that also tells how long its loop stood still: ``python -m bench.shard_child FILE shard …``.
+
+Every 5 ms a task asks for its turn; how late it gets it is the stall. SIGUSR2 writes the worst since the last
+time to FILE, with the processor time used.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from bigfleet.cli.bigfleet import main
+from bigfleet.shard.shell import process
+
+EVERY_S = 0.005
+
+
+async def _watch(path: Path) -> None:
+    worst = 0.0
+
+    def tell() -> None:
+        nonlocal worst
+        used = os.times()
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps({"stall_ms": worst * 1000, "cpu_s": used.user + used.system}))
+        draft.replace(path)
+        worst = 0.0
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, tell)
+    while True:
+        asked = time.perf_counter()
+        await asyncio.sleep(EVERY_S)
+        worst = max(worst, time.perf_counter() - asked - EVERY_S)
+
+
+def _run(path: Path, argv: list[str]) -> int:
+    start = process.ShardProcess.start
+
+    async def watched(self: process.ShardProcess) -> None:
+        await start(self)
+        self._begin(_watch(path))
+
+    process.ShardProcess.start = watched  # type: ignore[method-assign]  # a benchmark looks inside
+    return main(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(_run(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,410 @@
+"""The executor among a provider and operators that answer in any order, wrongly, late or never."""
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from bigfleet.shard.core.effects import ConfigureMachine, DropBlob, Effect, GetMachine
+from bigfleet.shard.core.events import BootstrapAnswered, BreakerChanged, CallEnded, Observed
+from bigfleet.shard.core.fleet import TRANSITIONAL
+from bigfleet.shard.core.merge import merged
+from bigfleet.shard.core.operations import Operation, Operations, Step
+from bigfleet.shard.provider import FailureKind
+from bigfleet_base.model import CapacityType, HostRef, Machine, MachineState
+from bigfleet_base.model.frames import BootstrapRequest
+from bigfleet_base.model.lifecycle import (
+    CONFIGURED,
+    CONFIGURING,
+    CREATING,
+    DELETING,
+    DRAINING,
+    FAILED,
+    IDLE,
+    SPECULATIVE,
+    Rpc,
+)
+from bigfleet_base.telemetry.catalogue import shard as series
+from tests.support import rules
+from tests.unit.shard.core.execute_world import (
+    Mutation,
+    World,
+    bootstrap,
+    delete,
+    preempt,
+    provision,
+    reclaim,
+    record,
+)
+
+CLUSTERS = ("c1", "c2")
+MACHINES = tuple(f"m{n}" for n in range(9))
+ENDS = {CREATING: IDLE, CONFIGURING: CONFIGURED, DRAINING: IDLE, DELETING: SPECULATIVE, FAILED: IDLE}
+BEGINS = {Rpc.CREATE: CREATING, Rpc.CONFIGURE: CONFIGURING, Rpc.DRAIN: DRAINING, Rpc.DELETE: DELETING}
+WITHOUT_EFFECT = (FailureKind.NOT_SENT, FailureKind.REFUSED, FailureKind.NOT_SUPPORTED)
+UNCLEAR = (FailureKind.TRANSIENT, FailureKind.FAILED, FailureKind.BAD_ANSWER)
+OUTCOMES = frozenset(series.ACTION_OUTCOMES.labels[1].values or ())
+
+machines = st.sampled_from(MACHINES)
+# What stops everything is kept rare, or a run would see little else.
+rarely = st.sampled_from((False,) * 7 + (True,))
+clusters = st.sampled_from(CLUSTERS)
+
+
+class Executing(RuleBasedStateMachine):
+    """``truth`` is what the provider has; the executor sees it only through answers."""
+
+    @initialize(slots=st.integers(1, 3), may_fence=rarely)
+    def begin(self, slots: int, may_fence: bool) -> None:
+        self.slots = slots
+        self.may_fence = may_fence
+        self.world = World(concurrency=slots, clusters=CLUSTERS)
+        self.truth: dict[str, Machine] = {}
+        self.asked: dict[str, BootstrapRequest] = {}
+        self.blobs: set[str] = set()
+        self.in_call: dict[int, Mutation] = {}
+        self.gets: set[str] = set()
+        self.read = 0
+        self.is_running = False
+        for number, machine_id in enumerate(MACHINES):
+            state = (SPECULATIVE, IDLE, CONFIGURED)[number % 3]
+            cluster = CLUSTERS[number % 2] if state is CONFIGURED else ""
+            kind = CapacityType.SPOT if number % 2 else CapacityType.ON_DEMAND
+            self.truth[machine_id] = self.world.add(machine_id, state, cluster, capacity_type=kind)
+
+    # What happens
+
+    @rule(ids=st.lists(machines, min_size=1, max_size=5), cluster=clusters, data=st.data())
+    def decide(self, ids: list[str], cluster: str, data: st.DataObject) -> None:
+        """A cycle's actions, most of them for machines that are where they should be."""
+        actions = []
+        for machine_id in ids:
+            machine = self.world.fleet.machine(machine_id)
+            state = SPECULATIVE if machine is None else machine.state
+            if data.draw(st.integers(0, 9)) == 0:
+                state = data.draw(st.sampled_from((SPECULATIVE, IDLE, CONFIGURED)))
+            if state is CONFIGURED:
+                owner = cluster if machine is None else machine.cluster or cluster
+                actions.append(
+                    data.draw(st.sampled_from((preempt(machine_id, owner), reclaim(machine_id, owner))))
+                )
+            elif state is IDLE:
+                actions.append(
+                    data.draw(st.sampled_from((bootstrap(machine_id, cluster), delete(machine_id))))
+                )
+            else:
+                actions.append(provision(machine_id, cluster))
+        self.world.executor.before_cycle()
+        self.world.executor.enqueue(self.world.executor.admit_probes(actions))
+        self.settle()
+
+    @precondition(lambda self: self.world.outboxes.requests)
+    @rule(data=st.data(), ttl_s=st.sampled_from((0, 0, 0, 3, 8)), error=st.sampled_from(("", "", "", "no")))
+    def answer(self, data: st.DataObject, ttl_s: int, error: str) -> None:
+        _, request_id = data.draw(st.sampled_from(sorted(self.world.outboxes.requests)))
+        self.answer_request(self.asked[request_id], ttl_s, error)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def answer_again(self, data: st.DataObject) -> None:
+        """One of the last requests, whether it was answered, was given up, or is out."""
+        recent = list(self.asked)[-3:]
+        self.answer_request(self.asked[data.draw(st.sampled_from(recent))], 0, "")
+
+    @precondition(lambda self: self.world.outboxes.instructions)
+    @rule(data=st.data(), nodes=st.integers(0, 1))
+    def cordon(self, data: st.DataObject, nodes: int) -> None:
+        cluster, instruction = data.draw(st.sampled_from(sorted(self.world.outboxes.instructions)))
+        self.take(self.world.ack(instruction, cluster=cluster, nodes=nodes))
+
+    @precondition(lambda self: self.in_call)
+    @rule(data=st.data(), end=st.sampled_from(("now", "later", "failed")))
+    def accept(self, data: st.DataObject, end: str) -> None:
+        call = self.end_call(data)
+        begun = self.begin_there(call)
+        match end:
+            case "now":
+                self.finish_there(begun.id)
+            case "failed":
+                self.truth[begun.id] = replace(begun, state=FAILED, cluster="", last_error="it broke")
+        self.world.executor.call_ended(CallEnded(call.op, Observed(self.truth[begun.id])))
+        self.settle()
+
+    @precondition(lambda self: self.in_call)
+    @rule(data=st.data(), kind=st.sampled_from(WITHOUT_EFFECT))
+    def refuse(self, data: st.DataObject, kind: FailureKind) -> None:
+        self.take(self.world.fail(self.end_call(data), kind))
+
+    @precondition(lambda self: self.in_call)
+    @rule(data=st.data(), kind=st.sampled_from(UNCLEAR), took=st.booleans())
+    def lose_answer(self, data: st.DataObject, kind: FailureKind, took: bool) -> None:
+        call = self.end_call(data)
+        if took:
+            self.begin_there(call)
+        self.take(self.world.fail(call, kind))
+
+    @precondition(lambda self: self.in_call)
+    @rule(data=st.data())
+    def answer_for_another_machine(self, data: st.DataObject) -> None:
+        call = self.end_call(data)
+        self.world.executor.call_ended(CallEnded(call.op, Observed(record("stranger", IDLE))))
+        self.settle()
+
+    @precondition(lambda self: self.in_call)
+    @rule(data=st.data())
+    def lose_machine(self, data: st.DataObject) -> None:
+        call = self.end_call(data)
+        self.truth.pop(call.machine_id, None)
+        self.take(self.world.fail(call, FailureKind.NOT_FOUND))
+
+    @precondition(lambda self: self.in_call and self.may_fence)
+    @rule(data=st.data())
+    def fence(self, data: st.DataObject) -> None:
+        self.take(self.world.fail(self.end_call(data), FailureKind.FENCED))
+
+    @precondition(lambda self: self.gets)
+    @rule(data=st.data(), answered=st.booleans())
+    def answer_get(self, data: st.DataObject, answered: bool) -> None:
+        machine_id = data.draw(st.sampled_from(sorted(self.gets)))
+        self.gets.discard(machine_id)
+        known = self.truth.get(machine_id, FailureKind.NOT_FOUND) if answered else FailureKind.TRANSIENT
+        assert self.world.got(machine_id, known)
+        self.take(())
+
+    @precondition(lambda self: not self.is_running)
+    @rule(machine_id=machines, finish=st.booleans())
+    def reconcile(self, machine_id: str, finish: bool) -> None:
+        """A List shows what the provider has."""
+        if self.world.executor.is_busy(machine_id):
+            return
+        if finish and machine_id in self.truth:
+            self.finish_there(machine_id)
+        ours, theirs = self.world.fleet.machine(machine_id), self.truth.get(machine_id)
+        if theirs is None:
+            if ours is not None:
+                self.world.fleet.remove(machine_id)
+        elif ours is None:
+            self.world.fleet.insert(theirs, "default")
+        else:
+            self.world.fleet.observe(merged(ours, theirs))
+        self.world.verified[:] = [m for m in self.world.verified if m != machine_id]
+        # A real outbox follows its machines out of Draining by itself.
+        if theirs is None or theirs.state is not DRAINING:
+            for key, instruction in list(self.world.outboxes.instructions.items()):
+                if instruction.node == machine_id:
+                    del self.world.outboxes.instructions[key]
+        self.settle()
+
+    @rule(seconds=st.sampled_from((1, 1, 1, 1, 5, 5, 30, 60, 600)))
+    def wait(self, seconds: int) -> None:
+        self.take(self.world.advance(seconds))
+
+    @rule(cluster=clusters, returns=st.booleans())
+    def lose_session(self, cluster: str, returns: bool) -> None:
+        self.world.sessions.open.discard(cluster)
+        if returns:
+            self.open_session(cluster)
+
+    @rule(cluster=clusters)
+    def open_session(self, cluster: str) -> None:
+        self.world.sessions.open.add(cluster)
+        self.world.executor.session_opened(cluster)
+        self.settle()
+
+    @rule(is_open=rarely)
+    def breaker(self, is_open: bool) -> None:
+        self.world.executor.breaker_changed(BreakerChanged("default", is_open))
+        self.settle()
+
+    @rule(last=rarely)
+    def pause(self, last: bool) -> None:
+        self.world.executor.halt()
+        self.settle()
+        self.nothing_waits_while_the_executor_is_halted()
+        if not last:
+            self.resume()
+
+    @rule()
+    def resume(self) -> None:
+        self.world.executor.resume()
+        self.settle()
+
+    @rule()
+    def cycle_begins_or_ends(self) -> None:
+        """While a cycle runs the inventory stands still and writes wait."""
+        self.is_running = not self.is_running
+        if self.is_running:
+            self.world.ctx.engine.inventory.freeze()
+        else:
+            self.world.ctx.engine.inventory.thaw()
+
+    @rule()
+    def restore(self) -> None:
+        self.world.restore()
+
+    # What must be true
+
+    @invariant()
+    def slots_and_places_are_bounded(self) -> None:
+        executor = self.world.executor
+        assert executor.in_flight() == len(self.in_call) <= self.slots
+        assert executor.depth() + executor.free_places() == self.world.ctx.settings.queue_capacity
+        for cluster in CLUSTERS:
+            assert len(self.world.requests(cluster)) <= self.slots
+
+    @invariant()
+    def a_machine_has_one_operation(self) -> None:
+        ids = [op.machine_id for op in self.operations.values()]
+        assert len(ids) == len(set(ids))
+
+    @invariant()
+    def every_operation_ends_with_one_outcome(self) -> None:
+        outcomes = self.world.outcomes()
+        assert {outcome for _, outcome in outcomes} <= OUTCOMES
+        assert self.world.counted(series.ACTIONS) == len(outcomes) + len(self.operations)
+
+    @invariant()
+    def every_started_operation_is_told_once_before_its_call_and_once_at_its_end(self) -> None:
+        emitted = [line["op_id"] for line in self.world.audit("action.emitted")]
+        results = [line["op_id"] for line in self.world.audit("action.result")]
+        assert len(set(emitted)) == len(emitted)
+        assert len(set(results)) == len(results)
+        running = {f"7-{op.number}" for op in self.operations.values() if op.started}
+        assert set(emitted) == running | set(results)
+        assert not running & set(results)
+
+    @invariant()
+    def no_machine_is_left_in_transition_with_nobody_to_end_it(self) -> None:
+        for machine_id in MACHINES:
+            machine = self.world.fleet.machine(machine_id)
+            if machine is None or machine.state not in TRANSITIONAL:
+                continue
+            theirs = self.truth.get(machine_id)
+            assert (
+                self.world.executor.is_busy(machine_id)
+                or machine_id in self.world.verified
+                or (theirs is not None and self.is_on_its_way(machine.state, theirs.state))
+            ), f"{machine_id} is {machine.state.title}"
+
+    @invariant()
+    def frames_and_blobs_are_those_of_operations(self) -> None:
+        steps: dict[Step, set[str]] = {Step.BLOB: set(), Step.SLOT: set()}
+        instructions = set()
+        for op in self.operations.values():
+            if op.request_id:
+                steps[op.step].add(op.request_id)
+            if op.instruction_id:
+                instructions.add(op.instruction_id)
+        assert {request for _, request in self.world.outboxes.requests} == steps[Step.BLOB]
+        assert self.blobs == steps[Step.SLOT]
+        draining = {m for m in MACHINES if (got := self.world.fleet.machine(m)) and got.state is DRAINING}
+        waiting = {frame.node for frame in self.world.outboxes.instructions.values()}
+        assert waiting <= draining
+
+    @invariant()
+    def nothing_waits_while_the_executor_is_halted(self) -> None:
+        if self.world.executor.state.halted:
+            assert {op.step for op in self.operations.values()} <= {Step.CALL, Step.VERIFY}
+
+    @invariant()
+    def nothing_waits_for_a_slot_that_is_free(self) -> None:
+        if self.world.executor.in_flight() < self.slots:
+            assert not self.world.executor.state.operations.for_slot
+
+    @invariant()
+    def what_is_not_in_the_state_can_be_made_from_it(self) -> None:
+        ours, rebuilt = self.world.executor._operations, Operations(self.world.executor.state.operations)
+        assert vars(ours) == vars(rebuilt)
+
+    def teardown(self) -> None:
+        """Everything that is under way ends."""
+        if not hasattr(self, "world"):
+            return
+        if self.is_running:
+            self.world.ctx.engine.inventory.thaw()
+        self.world.executor.halt()
+        self.settle()
+        for call in list(self.in_call.values()):
+            del self.in_call[call.op]
+            self.take(self.world.fail(call, FailureKind.TRANSIENT))
+        for machine_id in sorted(self.gets):
+            assert self.world.got(machine_id, self.truth.get(machine_id, FailureKind.NOT_FOUND))
+            self.take(())
+        assert not self.operations
+        assert not self.blobs
+        assert len(self.world.audit("action.emitted")) == len(self.world.audit("action.result"))
+
+    # The provider and the shell
+
+    @property
+    def operations(self) -> dict[int, Operation]:
+        return self.world.executor.state.operations.running
+
+    def settle(self) -> None:
+        self.take(self.world.settle())
+
+    def take(self, _: object) -> None:
+        """Do what the shell would with the effects since the last time."""
+        effects: list[Effect] = self.world.history[self.read :]
+        self.read += len(effects)
+        for effect in effects:
+            match effect:
+                case DropBlob():
+                    self.blobs.discard(effect.request_id)
+                case GetMachine():
+                    assert effect.machine_id not in self.gets
+                    self.gets.add(effect.machine_id)
+        for call in self.world.calls(effects):
+            assert call.op not in self.in_call
+            assert not self.world.executor.state.halted
+            assert all(call.machine_id != other.machine_id for other in self.in_call.values())
+            self.in_call[call.op] = call
+            if isinstance(call, ConfigureMachine):
+                self.blobs.remove(call.request_id)
+        for frame in self.world.outboxes.ever:
+            if isinstance(frame, BootstrapRequest):
+                self.asked[frame.request_id] = frame
+
+    def answer_request(self, request: BootstrapRequest, ttl_s: int, error: str) -> None:
+        if not error:
+            self.blobs.add(request.request_id)
+        event = BootstrapAnswered(1, request.request_id, ttl_s, error)
+        self.world.executor.answered(request.cluster, event)
+        self.settle()
+
+    def end_call(self, data: st.DataObject) -> Mutation:
+        return self.in_call.pop(data.draw(st.sampled_from(sorted(self.in_call))))
+
+    def begin_there(self, call: Mutation) -> Machine:
+        """The provider takes a call."""
+        rpc = self.operations[call.op].rpc
+        before = self.truth[call.machine_id]
+        machine = replace(before, state=BEGINS[rpc])
+        if isinstance(call, ConfigureMachine):
+            machine = replace(machine, cluster=call.cluster)
+        self.truth[machine.id] = machine
+        return machine
+
+    def finish_there(self, machine_id: str) -> None:
+        before = self.truth[machine_id]
+        state = ENDS.get(before.state, before.state)
+        host = HostRef() if state is SPECULATIVE else HostRef("default", f"host-{machine_id}")
+        cluster = before.cluster if state is CONFIGURED else ""
+        self.truth[machine_id] = replace(before, state=state, host=host, cluster=cluster, last_error="")
+
+    def is_on_its_way(self, ours: MachineState, theirs: MachineState) -> bool:
+        """Whether the provider is doing what we wait for, or has done it."""
+        return theirs in (ours, ENDS[ours], FAILED, ENDS[FAILED])
+
+
+@rules.rule("shard.E1", "shard.E2", "shard.X4", "shard.X7", "shard.R6", "shard.R3")
+def test_operations_end_as_they_should_whoever_answers_when() -> None:
+    run_state_machine_as_test(Executing, settings=settings(stateful_step_count=80))
