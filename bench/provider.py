@@ -1,34 +1,44 @@
-"""The provider kit under load: durable calls, lists, deltas, memory (provider.md §12.3).
+"""The provider kit under load, and the shard's client in front of it (provider.md §12.3, §16).
 
-A provider process with a store on disk and a backend that does nothing; a client that validates what it
-reads as a shard does.
+A provider process with a store on disk and a backend that does nothing. Calls come from a plain stub; lists
+are read by the shard's own client, validated to the last record, and handed to a core that only counts.
+Lists take the clock's time, since two processes share the work; ``…_cpu_…`` is the client's processor time,
+which a busy machine blurs less.
 """
 
 import argparse
 import asyncio
+import gc
+import io
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from grpc import aio
 
 from bench import harness
+from bigfleet.shard.provider import Fence
+from bigfleet.shard.provider.client import ProviderClient
+from bigfleet.shard.provider.endpoints import Endpoint
+from bigfleet.shard.provider.listing import ListSlice
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.api.v1alpha1 import provider_pb2_grpc as grpc_stubs
-from bigfleet_base.wire import decode_machine, dial
+from bigfleet_base.telemetry import Logs, Metrics, Role
+from bigfleet_base.wire import dial
 from bigfleet_providerkit import Backend, Host, Operation, run_provider
 
 SIZES: Final = (10_000, 100_000)
 IN_FLIGHT: Final = (64, 500)
 CALLS: Final = 6_000
 CHANGED: Final = 0.01
-SLICE: Final = 250
-"""Records validated before the client's loop gets a turn (design.md §5, trap 3)."""
 
 
 class Nothing(Backend):
@@ -89,19 +99,19 @@ async def _measure(size: int, repeat: int) -> harness.Result:
         )
         try:
             async with dial(address, None) as channel:
-                return await _with(process.pid, channel, state, size, repeat)
+                return await _with(process.pid, channel, address, state, size, repeat)
         finally:
             process.terminate()
             process.wait()
 
 
-async def _with(pid: int, channel: aio.Channel, state: Path, size: int, repeat: int) -> harness.Result:
+async def _with(
+    pid: int, channel: aio.Channel, address: str, state: Path, size: int, repeat: int
+) -> harness.Result:
     client: Any = grpc_stubs.CapacityProviderStub(channel)
     await asyncio.wait_for(channel.channel_ready(), 120)
-    machines, list_s, list_mb, stall_ms = await _lists(client, repeat)
-    if len(machines) != size:
-        raise harness.WrongAnswerError(f"{len(machines)} machines listed, expected {size}")
-    metrics: dict[str, float] = {"list_s": list_s, "list_mb": list_mb, "stall_ms": stall_ms}
+    machines, metrics = await _full_lists(client, address, size, repeat)
+    metrics |= await _reads_during_lists(pid, address, machines[0], repeat)
     sequence = 0
     done = 0
     for in_flight in IN_FLIGHT:
@@ -135,56 +145,119 @@ async def _with(pid: int, channel: aio.Channel, state: Path, size: int, repeat: 
         metrics[f"calls_per_s_{in_flight}"] = 2 * len(chosen) / seconds
         # What a busy machine blurs less: the provider's processor time, the ends of transitions included.
         metrics[f"cpu_us_per_call_{in_flight}"] = (_cpu_seconds(pid) - used) / (2 * len(chosen)) * 1e6
-    cursor = (await client.List(pb.ListFilter())).revision
-    changed = machines[done : done + round(size * CHANGED)]
-    await _load(create, changed, 64, sequence)
-    await _settled(client, pb.MACHINE_STATE_IDLE, len(changed))
-    delta_s = []
-    for _ in range(repeat):
-        started = time.perf_counter()
-        delta = await client.List(pb.ListFilter(since_revision=cursor))
-        for record in delta.machines:
-            decode_machine(record)
-        delta_s.append(time.perf_counter() - started)
-    if len(delta.machines) != len(changed):
-        raise harness.WrongAnswerError(f"a delta of {len(delta.machines)}, expected {len(changed)}")
+    changed = round(size * CHANGED)
+    async with _shard(address, incremental=True) as shard:
+        await shard.list(size)
+        deltas = []
+        for start in range(done, done + repeat * changed, changed):
+            await _load(create, machines[start : start + changed], 64, sequence)
+            sequence += changed
+            await _settled(client, pb.MACHINE_STATE_IDLE, start + changed - done)
+            deltas.append(await shard.list(changed, is_delta=True))
+    metrics["delta_list_s"] = min(delta.seconds for delta in deltas)
+    metrics["delta_list_cpu_s"] = min(delta.cpu_seconds for delta in deltas)
     metrics["calls_per_s"] = metrics[f"calls_per_s_{IN_FLIGHT[-1]}"]
-    metrics["delta_list_s"] = min(delta_s)
     metrics["bytes_per_machine"] = _resident(pid) / size
     metrics["store_bytes_per_machine"] = (
         sum(path.stat().st_size for path in state.parent.glob("provider.db*")) / size
     )
-    counts = {"machines": size, "calls": 2 * CALLS, "changed": len(changed)}
+    counts = {"machines": size, "calls": 2 * CALLS, "changed": changed}
     return harness.Result(f"provider-{size // 1000}k", metrics, counts, repeat)
 
 
-async def _lists(client: Any, repeat: int) -> tuple[list[str], float, float, float]:
-    """Ids, and the best time of a full List with every record validated, its size, the longest stall."""
-    best = float("inf")
-    longest = 0.0
+async def _full_lists(
+    client: Any, address: str, size: int, repeat: int
+) -> tuple[list[str], dict[str, float]]:
+    """The ids, and what it costs a shard that knows nothing yet to list them all."""
+    whole = await client.List(pb.ListFilter())
+    lists = []
     for _ in range(repeat):
-        started = time.perf_counter()
-        watch = asyncio.create_task(_stalls())
-        listed = await client.List(pb.ListFilter())
-        ids = []
-        for start in range(0, len(listed.machines), SLICE):
-            ids += [decode_machine(record).machine.id for record in listed.machines[start : start + SLICE]]
-            await asyncio.sleep(0)
-        best = min(best, time.perf_counter() - started)
-        watch.cancel()
-        longest = max(longest, await watch)
-    return ids, best, listed.ByteSize() / 1e6, longest
+        async with _shard(address) as shard:
+            lists.append(await shard.list(size))
+    async with _shard(address) as shard:
+        tracemalloc.start()
+        await shard.list(size)
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        again = [await shard.list(0, size) for _ in range(repeat)]
+    return [machine.id for machine in whole.machines], {
+        "list_s": min(run.seconds for run in lists),
+        "list_cpu_s": min(run.cpu_seconds for run in lists),
+        "list_mb": whole.ByteSize() / 1e6,
+        "unchanged_list_s": min(run.seconds for run in again),
+        "stall_ms": min(run.stall_ms for run in lists),
+        "stall_cpu_ms": max(run.stall_cpu_ms for run in lists),
+        "client_bytes_per_machine": kept / size,
+    }
 
 
-async def _stalls() -> float:
-    longest = 0.0
-    try:
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """One List, as the shard's event loop saw it."""
+
+    seconds: float
+    cpu_seconds: float
+    stall_ms: float
+    """The longest turn of the loop."""
+    stall_cpu_ms: float
+    """The same without the time that other processes took."""
+
+
+class _Shard:
+    """The shard's client, and a core that counts what it is told."""
+
+    def __init__(self, client: ProviderClient) -> None:
+        self._client = client
+        self._longest = self._longest_cpu = 0
+
+    async def list(self, news: int, records: int | None = None, *, is_delta: bool = False) -> _Listed:
+        """List, and insist on this much news out of this many records (as many, if not said)."""
+        told = 0
+
+        async def count(part: ListSlice) -> None:
+            nonlocal told
+            told += len(part.changed)
+
+        gc.collect()
+        gc.freeze()
+        turns = asyncio.create_task(self._watch())
+        started, used = time.perf_counter(), time.process_time()
+        end = await self._client.list(count)
+        seconds, cpu = time.perf_counter() - started, time.process_time() - used
+        turns.cancel()
+        gc.unfreeze()
+        if (told, end.records, end.complete) != (news, news if records is None else records, not is_delta):
+            raise harness.WrongAnswerError(f"a List told {told} news of {end.records}, expected {news}")
+        return _Listed(seconds, cpu, self._longest / 1e6, self._longest_cpu / 1e6)
+
+    async def _watch(self) -> None:
+        longest = longest_cpu = 0
+        last, last_cpu = time.perf_counter_ns(), time.thread_time_ns()
         while True:
-            started = time.perf_counter()
+            # Asleep for a moment, since a watch that always runs would slow down what it watches.
             await asyncio.sleep(0.001)
-            longest = max(longest, (time.perf_counter() - started) * 1000 - 1)
-    except asyncio.CancelledError:
-        return longest
+            now, now_cpu = time.perf_counter_ns(), time.thread_time_ns()
+            self._longest = longest = max(longest, now - last)
+            self._longest_cpu = longest_cpu = max(longest_cpu, now_cpu - last_cpu)
+            last, last_cpu = now, now_cpu
+
+
+@asynccontextmanager
+async def _shard(address: str, *, incremental: bool = False) -> AsyncIterator[_Shard]:
+    client = ProviderClient(
+        Endpoint("bench", address),
+        Fence("s", 1),
+        None,
+        Metrics(Role.SHARD),
+        Logs(io.BytesIO()).logger("shard", shard_id="s", shard_epoch=1),
+        incremental=incremental,
+    )
+    try:
+        await client.describe()
+        yield _Shard(client)
+    finally:
+        await client.close()
 
 
 async def _load(
@@ -205,6 +278,30 @@ async def _settled(client: Any, state: Any, count: int) -> None:
     async with asyncio.timeout(60):
         while len((await client.List(pb.ListFilter(states=[state]))).machines) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # only a List tells
+
+
+async def _reads_during_lists(pid: int, address: str, machine: str, repeat: int) -> dict[str, float]:
+    """What a List costs the provider, and how long others wait for a Get meanwhile."""
+    async with dial(address, None) as lists, dial(address, None) as gets:
+        # Bytes as they come: what a client makes of them must not be counted here.
+        method: Any = lists.unary_unary("/bigfleet.v1alpha1.CapacityProvider/List")
+        client: Any = grpc_stubs.CapacityProviderStub(gets)
+        await client.Get(pb.MachineRef(id=machine))
+        longest: list[float] = []
+        used = _cpu_seconds(pid)
+        for _ in range(repeat):
+            listing = asyncio.ensure_future(method(b""))
+            waits = [0.0]
+            while not listing.done():
+                started = time.perf_counter()
+                await client.Get(pb.MachineRef(id=machine))
+                waits.append(time.perf_counter() - started)
+            await listing
+            longest.append(max(waits))
+    return {
+        "list_provider_cpu_s": (_cpu_seconds(pid) - used) / repeat,
+        "get_ms_during_list": min(longest) * 1000,
+    }
 
 
 def _cpu_seconds(pid: int) -> float:

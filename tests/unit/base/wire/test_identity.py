@@ -7,6 +7,7 @@ from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bigfleet_base.model import is_valid_id
 from bigfleet_base.wire import identity as identity_module
 from bigfleet_base.wire.identity import (
     ADMIN,
@@ -17,7 +18,6 @@ from bigfleet_base.wire.identity import (
     authorise,
     authorise_claim,
     certificate_identity,
-    is_valid_id,
     parse_identity,
     peer_identity,
 )

@@ -130,6 +130,8 @@ def test_a_record_whose_maps_come_in_another_order_is_no_news() -> None:
     changed = [reader.read(b"\x0a" + bytes([len(raw)]) + raw).changed for raw in orders]
     # The first change of order costs one more pass; from then on the content counts.
     assert changed == [["m-1"], ["m-1"], [], []]
+    twice = b"".join(b"\x0a" + bytes([len(raw)]) + raw for raw in orders[:2])
+    assert reader.read(twice).rejected == [("m-1", "structural")], "twice is twice, in any order"
     other = b"".join([head, pb.Machine(labels={"a": "y"}).SerializeToString()])
     assert reader.read(b"\x0a" + bytes([len(other)]) + other).changed == ["m-1"]
 

@@ -3,7 +3,7 @@
 The only place that knows protobuf field names.
 """
 
-from bigfleet_base.wire.address import parse_address, require_local_or_insecure
+from bigfleet_base.wire.address import bound_address, parse_address, require_local_or_insecure
 from bigfleet_base.wire.channel import LastingChannel, channel_options, dial, listen, server_options
 from bigfleet_base.wire.demand import (
     RollupRefusedError,
@@ -46,6 +46,7 @@ __all__ = [
     "TransportError",
     "authorise",
     "authorise_claim",
+    "bound_address",
     "canonical_record",
     "channel_options",
     "decode_machine",

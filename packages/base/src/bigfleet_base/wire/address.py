@@ -37,6 +37,11 @@ def parse_address(text: str) -> Address:
     return Address(target=text, local=_is_loopback(host))
 
 
+def bound_address(text: str, port: int) -> str:
+    """The address with the port that was given for it, which 0 leaves open."""
+    return text if text.startswith(_UNIX_SCHEMES) else f"{text.rpartition(':')[0]}:{port}"
+
+
 def require_local_or_insecure(address: Address, *, insecure: bool) -> None:
     """Refuse plaintext that can leave this machine unless it was asked for explicitly (deploy.D-20)."""
     if address.local or insecure:

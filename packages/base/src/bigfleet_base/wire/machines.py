@@ -19,13 +19,14 @@ class ObservedMachine:
     notes: Notes
 
 
-def decode_machine(record: pb.Machine) -> ObservedMachine:
+def decode_machine(record: pb.Machine, notes: Notes | None = None) -> ObservedMachine:
     """Read one record, or raise InvalidMachineError with the reason it is counted under.
 
     A refusal concerns this record alone; its id still counts as seen, so that a bad record never reads as
-    a removed machine (wire.md §9).
+    a removed machine (wire.md §9). ``notes`` are those of its metadata, from who has read them before.
     """
-    notes = decode_notes(record.shard_metadata)
+    if notes is None:
+        notes = decode_notes(record.shard_metadata)
     state = _state(record)
     machine = Machine(
         id=record.id,

@@ -34,13 +34,10 @@ def decode_demand(texts: Mapping[str, str]) -> ResourceVector:
 
 def decode_supply(texts: Mapping[str, str]) -> ResourceVector:
     """Read what a machine offers leniently: an amount that does not parse, or is negative, is none."""
-    amounts = {}
-    for name, text in texts.items():
-        try:
-            amounts[name] = max(0, _milli(text))
-        except QuantityError:
-            continue
-    return ResourceVector(amounts)
+    items = tuple(texts.items())
+    # A fleet has few sizes of machine, and none of them is long to tell.
+    is_usual = sum(len(name) + len(text) for name, text in items) <= 512
+    return _cached_supply(items) if is_usual else _supply(items)
 
 
 def encode_resources(vector: ResourceVector) -> dict[str, str]:
@@ -59,6 +56,21 @@ def _encode(vector: ResourceVector, largest: str) -> dict[str, str]:
         name: format_quantity(milli * 1_000_000, binary=prints_binary(name), largest=largest)
         for name, milli in sorted(vector.items())
     }
+
+
+@lru_cache(maxsize=4_096)
+def _cached_supply(items: tuple[tuple[str, str], ...]) -> ResourceVector:
+    return _supply(items)
+
+
+def _supply(items: tuple[tuple[str, str], ...]) -> ResourceVector:
+    amounts = {}
+    for name, text in items:
+        try:
+            amounts[name] = max(0, _milli(text))
+        except QuantityError:
+            continue
+    return ResourceVector(amounts)
 
 
 def _milli(text: str) -> int:

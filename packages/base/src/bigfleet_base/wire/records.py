@@ -20,7 +20,7 @@ from bigfleet_base.wire.machines import ObservedMachine, decode_machine
 from bigfleet_base.wire.metadata import Notes
 
 MAX_SHARED: Final = 16_384
-"""Shapes, and bindings, that are remembered; the oldest goes first."""
+"""Shapes, and bindings, that are remembered; with one more they are learnt anew."""
 
 UNDECODABLE: Final = "undecodable"
 STRUCTURAL: Final = Defect.STRUCTURAL.value
@@ -65,7 +65,7 @@ class RecordDecoder:
         shape_key = own.SerializeToString()
         shape, binding = self._shapes.get(shape_key), self._bindings.get(key)
         if shape is None or binding is None or not machine_id:
-            return self._decode_whole(raw, key, shape_key)
+            return self._decode_whole(raw, key, shape_key, binding.notes if binding else None)
         # A machine of this shape and one with this binding have passed every check, and none of them looks at
         # both together, or at more of a machine's own fields than the key tells.
         like_state, like_provider, like_cluster, assignment, notes = binding
@@ -74,19 +74,20 @@ class RecordDecoder:
         )
         return ObservedMachine(machine, notes)
 
-    def _decode_whole(self, raw: bytes, key: "_BindingKey", shape_key: bytes) -> ObservedMachine | Rejected:
+    def _decode_whole(
+        self, raw: bytes, key: "_BindingKey", shape_key: bytes, notes: Notes | None
+    ) -> ObservedMachine | Rejected:
         try:
             record = pb.Machine.FromString(raw)
         except DecodeError:
             return _undecodable(raw)
         try:
-            seen = decode_machine(record)
+            seen = decode_machine(record, notes)
             _check_finite(seen.machine)
         except InvalidMachineError as error:
             return Rejected(record.id, error.defect.value, _state_name(record), str(error))
-        machine = seen.machine
         if len(raw) <= _MAX_SHARED_BYTES:
-            _keep(self._shapes, shape_key, _shape(machine))
+            _keep(self._shapes, shape_key, _shape(seen.machine))
             _keep(self._bindings, key, _binding(seen))
         return seen
 
@@ -170,8 +171,9 @@ def _binding(seen: ObservedMachine) -> _Binding:
 
 
 def _keep(table: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    if len(table) >= MAX_SHARED and key not in table:
-        del table[next(iter(table))]
+    # All at once: a dict that loses its oldest entry again and again looks for the next one ever longer.
+    if len(table) >= MAX_SHARED:
+        table.clear()
     table[key] = value
 
 

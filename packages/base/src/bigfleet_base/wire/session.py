@@ -24,6 +24,9 @@ from bigfleet_base.wire.fields import MalformedMessageError
 from bigfleet_base.wire.quantities import decode_supply, encode_resources
 from bigfleet_base.wire.rollups import RawRollup, find_rollup
 
+MAX_ANSWER_BYTES: Final = 16 << 20
+"""Of everything but roll-ups: no provider takes a blob that is larger, and it is decoded in one go."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hello:
@@ -80,6 +83,8 @@ def decode_operator_message(message: bytes) -> OperatorFrame | None:
     rollup = find_rollup(message)
     if rollup is not None:
         return rollup
+    if len(message) > MAX_ANSWER_BYTES:
+        raise MalformedMessageError(f"{len(message)} bytes, at most {MAX_ANSWER_BYTES} are taken")
     try:
         parsed = pb.OperatorMessage.FromString(message)
     except DecodeError as error:

@@ -1,0 +1,62 @@
+"""The plain HTTP of a process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bigfleet_base.wire.web import Web, _is_local, text
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    web = Web({"/healthz": lambda: text(200, "ok"), "/inside": lambda: text(503, "no")}, local=["/inside"])
+    yield await web.start("127.0.0.1:0")
+    await web.stop()
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_a_page_is_served_with_its_length(port: int) -> None:
+    head, _, body = (await ask(port, b"GET /healthz?x=1 HTTP/1.1\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n") and b"Content-Length: 3" in head
+    assert body == b"ok\n"
+
+
+async def test_head_has_no_body_and_everything_else_is_refused(port: int) -> None:
+    assert (await ask(port, b"HEAD /healthz HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
+    assert b" 405 " in await ask(port, b"POST /healthz HTTP/1.1\r\n\r\n")
+    assert b" 404 " in await ask(port, b"GET /nonsense HTTP/1.1\r\n\r\n")
+    assert b" 405 " in await ask(port, b"\x00\xff\r\n\r\n")
+
+
+async def test_a_head_without_end_is_not_kept(port: int) -> None:
+    assert await ask(port, b"GET / HTTP/1.1\r\n" + b"x" * 100_000) == b""
+
+
+async def test_pages_for_this_machine_are_shown_to_it_alone(port: int) -> None:
+    assert b" 503 " in await ask(port, b"GET /inside HTTP/1.1\r\n\r\n")
+    web = Web({"/inside": lambda: text(200, "ok")}, local=["/inside"])
+    assert b" 403 " in web._answer("GET /inside HTTP/1.1", is_local=False)
+
+
+@pytest.mark.parametrize(
+    ("peer", "local"),
+    [
+        (("127.0.0.1", 1), True),
+        (("::1", 1, 0, 0), True),
+        (("::ffff:127.0.0.1", 1, 0, 0), True),
+        (("10.0.0.1", 1), False),
+        (("fe80::1%eth0", 1, 0, 2), False),
+        (None, False),
+    ],
+)
+def test_this_machine_is_whoever_calls_from_the_loopback(peer: object, local: bool) -> None:
+    assert _is_local(peer) is local
