@@ -56,6 +56,7 @@ def test_the_contracts_hold() -> None:
         ("bigfleet_providerkit/__init__.py", "import bigfleet", "A provider needs neither"),
         ("bigfleet_providerkit/core.py", "import time", "The kit's core has no I/O"),
         ("bigfleet/shard/core/core.py", "import time", "The shard's core has no I/O"),
+        ("bigfleet/shard/shell/driver.py", "import bigfleet_base.api", "The shard leaves protobuf to wire"),
     ],
 )
 def test_a_planted_import_breaks_its_contract(
