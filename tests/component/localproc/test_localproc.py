@@ -109,7 +109,8 @@ async def test_a_killed_agent_is_host_lost_and_its_slot_comes_back(tmp_path: Pat
 
 @rule("provider.P-110", "provider.P-113")
 async def test_a_drain_lets_workloads_end_by_themselves_and_scrubs_the_machine(tmp_path: Path) -> None:
-    hook = f"""sh {tmp_path}/workload & until test -s {tmp_path}/pid; do sleep 0.01; done"""
+    hook = f"""mkdir -p kubelet/pki; echo key >kubelet/pki/client.pem; echo token >token
+    sh {tmp_path}/workload & until test -s {tmp_path}/pid; do sleep 0.01; done"""
     (tmp_path / "workload").write_text(
         f"trap 'touch {tmp_path}/ended; exit' TERM; echo $$ >{tmp_path}/pid; while :; do sleep 0.05; done"
     )
@@ -174,3 +175,39 @@ def test_a_mistake_on_the_command_line_is_explained(
 def test_without_a_quota_it_offers_this_computer() -> None:
     [offer] = check_offerings(own_offerings()).values()
     assert offer.count >= 1 and offer.shape.interruption_probability == 0.0
+
+
+MANY = 200
+
+
+@rule("provider.P-51", "provider.P-43")
+async def test_two_hundred_machines_live_on_one_computer(tmp_path: Path, full_size: bool) -> None:
+    async with localproc(tmp_path) as deployment, in_process(deployment, machines=MANY) as stub:
+        ids = sorted(await machines(stub))
+        assert len(ids) == MANY
+        await asyncio.gather(*(stub.Create(pb.CreateRequest(machine_id=i)) for i in ids))
+        await all_in(stub, ids, MachineState.IDLE)
+        assert deployment.agents() == Counter(ids), "one agent each"
+        await asyncio.gather(
+            *(stub.Configure(pb.ConfigureRequest(machine_id=i, cluster_id=f"c-{i}")) for i in ids)
+        )
+        await all_in(stub, ids, MachineState.CONFIGURED)
+        assert [deployment.tagged_cluster(i) for i in ids] == [f"c-{i}" for i in ids]
+        leaving = ids if full_size else ids[:40]
+        await asyncio.gather(*(stub.Drain(pb.DrainRequest(machine_id=i)) for i in leaving))
+        await all_in(stub, leaving, MachineState.IDLE)
+        await asyncio.gather(*(stub.Delete(pb.DeleteRequest(machine_id=i)) for i in leaving))
+        await all_in(stub, leaving, MachineState.SPECULATIVE)
+        staying = sorted(set(ids) - set(leaving))
+        assert deployment.agents() == Counter(staying)
+        assert sorted(path.name for path in deployment.root.iterdir()) == staying
+
+
+async def all_in(stub: "rpc.CapacityProviderAsyncStub", ids: list[str], state: MachineState) -> None:
+    """Return when these machines are in the state."""
+    async with asyncio.timeout(120):
+        while True:
+            known = await machines(stub)
+            if {MachineState(known[i].state) for i in ids} == {state}:
+                return
+            await asyncio.sleep(0.05)

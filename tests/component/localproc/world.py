@@ -20,6 +20,7 @@ from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.api.v1alpha1 import provider_pb2_grpc as rpc
 from bigfleet_base.model import MachineState
 from bigfleet_providerkit.examples.localproc.backend import AGENT, LocalProc
+from bigfleet_providerkit.examples.localproc.nodes import Nodes
 from bigfleet_providerkit.offerings import seed_offerings
 from bigfleet_providerkit.process import Serving, serve_in_process
 from bigfleet_providerkit.settings import Settings
@@ -76,10 +77,10 @@ class Localproc:
 
     def agents(self) -> Counter[str]:
         """How many agents really run, by machine."""
-        return Counter(machine for _, machine in _agents(self.root))
+        return Counter(machine for _, machine in agents_below(self.root))
 
     def kill_agent(self, machine_id: str) -> None:
-        [pid] = [pid for pid, machine in _agents(self.root) if machine == machine_id]
+        [pid] = [pid for pid, machine in agents_below(self.root) if machine == machine_id]
         os.kill(pid, signal.SIGKILL)
 
     def tagged_cluster(self, machine_id: str) -> str:
@@ -118,7 +119,7 @@ async def localproc(folder: Path, *options: str, hook: str = "") -> AsyncIterato
         yield deployment
     finally:
         await deployment.kill()
-        leaders = {pid for pid, _ in _agents(deployment.root)}
+        leaders = {pid for pid, _ in agents_below(deployment.root)}
         for pid, session in list(_processes()):
             if session in leaders:
                 with contextlib.suppress(ProcessLookupError):
@@ -126,10 +127,12 @@ async def localproc(folder: Path, *options: str, hook: str = "") -> AsyncIterato
 
 
 @asynccontextmanager
-async def in_process(deployment: Localproc, hook: str = "") -> "AsyncIterator[rpc.CapacityProviderAsyncStub]":
+async def in_process(
+    deployment: Localproc, hook: str = "", *, machines: int = 3, nodes: Nodes | None = None
+) -> "AsyncIterator[rpc.CapacityProviderAsyncStub]":
     """The deployment's provider inside this process: quick to start, and as real in all that it does."""
-    backend = LocalProc(deployment.root, hook)
-    backend.standard_offerings = seed_offerings(3)
+    backend = LocalProc(deployment.root, hook, nodes=nodes)
+    backend.standard_offerings = seed_offerings(machines)
     settings = Settings(provider="localproc", reconcile_interval=NANOS // 10, quarantine=NANOS // 5)
     serving = Serving(state=deployment.store)
     async with (
@@ -148,7 +151,9 @@ async def machines(stub: "rpc.CapacityProviderAsyncStub") -> dict[str, pb.Machin
     return {machine.id: machine for machine in listed.machines}
 
 
-def _agents(root: Path) -> Iterator[tuple[int, str]]:
+def agents_below(root: Path) -> list[tuple[int, str]]:
+    """Every agent that really runs: its process and its machine."""
+    found = []
     for pid, session in _processes():
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -156,7 +161,8 @@ def _agents(root: Path) -> Iterator[tuple[int, str]]:
             if pid == session and words[0] == b"sh" and AGENT.encode() in words:
                 home = Path(os.fsdecode(words[words.index(AGENT.encode()) + 1]))
                 if home.parent == root:
-                    yield pid, home.name
+                    found.append((pid, home.name))
+    return found
 
 
 def _processes() -> Iterator[tuple[int, int]]:

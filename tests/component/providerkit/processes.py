@@ -27,13 +27,15 @@ def free_port() -> int:
 class ToyProcess:
     """One run of the toy provider; ``kill`` is ``kill -9``."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, module: str = "tests.component.providerkit.toy"
+    ) -> None:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._log = (folder / "provider.log").open("ab")
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "tests.component.providerkit.toy"),
+                *(sys.executable, "-m", module),
                 *("--addr", self.address, "--metrics-addr", "0"),
                 *("--state", str(folder / "provider.db"), "--hosts", str(folder / "hosts"), *arguments),
             ],

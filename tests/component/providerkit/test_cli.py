@@ -1,5 +1,7 @@
 """The command line: what it takes, what it refuses, and how it says so."""
 
+import asyncio
+import datetime
 import os
 import signal
 import sqlite3
@@ -9,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_providerkit.options import UsageError, duration, parse
 from bigfleet_providerkit.store import SqliteStore
-from tests.component.providerkit.processes import ROOT, ToyProcess
+from tests.component.providerkit.processes import ROOT, ToyProcess, stub
 from tests.component.providerkit.toy import Toy
 from tests.support.ca import CertificateAuthority
 from tests.support.rules import rule
@@ -79,6 +82,20 @@ def newer_store(folder: Path) -> list[str]:
     return ["--state", str(folder / "p.db")]
 
 
+def damaged_store(folder: Path) -> list[str]:
+    (folder / "p.db").write_bytes(b"this is no database, " * 500)
+    return ["--state", str(folder / "p.db")]
+
+
+def expired_certificate(folder: Path) -> list[str]:
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    files = CertificateAuthority().issue(issued=now - 2 * day, expiry=now - day).write(folder / "tls")
+    return ["--tls-cert", str(files.cert), "--tls-key", str(files.key), "--tls-ca", str(files.ca)]
+
+
+PRICED = '[{"instance_type": "a", "zone": "z", "count": 1, "price_per_hour": %s}]'
+
+
 @rule("provider.P-125", "provider.P-91", "provider.P-93")
 @pytest.mark.parametrize(
     ("mistake", "said"),
@@ -91,6 +108,18 @@ def newer_store(folder: Path) -> list[str]:
         (lambda folder: ["--addr", ":0"], "--insecure"),
         (lambda folder: ["--max-concurrent", "0"], "--max-concurrent"),
         (newer_store, "newer version"),
+        (damaged_store, "is damaged or no store"),
+        (lambda folder: ["--state", str(folder)], "cannot open the store"),
+        (lambda folder: ["--state", str(folder / "nowhere" / "p.db")], "cannot open the store"),
+        (expired_certificate, "expired"),
+        (
+            lambda folder: ["--offerings", str(_offerings(folder, PRICED % "-1"))],
+            "offering 1 (a, z): price_per_hour is -1",
+        ),
+        (
+            lambda folder: ["--offerings", str(_offerings(folder, PRICED % "NaN"))],
+            "offering 1 (a, z): price_per_hour is nan",
+        ),
         (
             lambda folder: [
                 "--offerings",
@@ -130,3 +159,16 @@ def test_a_term_signal_ends_the_process_cleanly_and_no_store_is_a_loud_warning(t
         assert provider.process.wait(30) == 0
     log = (tmp_path / "provider.log").read_text()
     assert '"level":"warn"' in log and "no --state" in log
+
+
+@rule("provider.P-126")
+async def test_a_backend_that_hangs_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
+    hanging = "tests.component.providerkit.hanging"
+    with ToyProcess(tmp_path, "--shutdown-window", "100ms", module=hanging) as provider:
+        provider.wait_open()
+        async with provider.channel() as channel:
+            client = stub(channel)
+            [machine, *_] = (await client.List(pb.ListFilter())).machines
+            await client.Create(pb.CreateRequest(machine_id=machine.id))
+        provider.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(provider.process.wait, 30) == 0

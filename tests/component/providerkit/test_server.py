@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import socket
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,11 +20,11 @@ from bigfleet_base.api.ext.v1alpha1 import providerinfo_pb2_grpc as info_grpc
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState
 from bigfleet_base.wire import TlsCredentials, TransportError, dial
-from bigfleet_providerkit import Backend, Host, Offering, Operation
+from bigfleet_providerkit import Backend, Host, HostStatus, MachineView, Offering, Operation
 from bigfleet_providerkit.offerings import seed_offerings
 from bigfleet_providerkit.process import Provider, Serving, StartError, serve_in_process
 from bigfleet_providerkit.records import Kind
-from bigfleet_providerkit.settings import Settings
+from bigfleet_providerkit.settings import METHODS, Settings
 from tests.component.providerkit.processes import stub
 from tests.support.ca import CertificateAuthority
 from tests.support.eventually import eventually
@@ -141,6 +142,35 @@ async def test_five_hundred_configures_are_held_while_reads_go_on(tmp_path: Path
         await eventually_async(lambda: _count(client, pb.MACHINE_STATE_CONFIGURED, 500))
 
 
+@rule("provider.P-12", "provider.P-72", "provider.P-123")
+async def test_reads_are_answered_while_five_hundred_calls_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(Gate(500), state=tmp_path / "p.db") as (provider, client):
+        machines = await idle(client, 500)
+        disk = threading.Event()
+        write = provider._store.write
+
+        def slow_write(writes: Any) -> None:
+            assert disk.wait(30)
+            write(writes)
+
+        monkeypatch.setattr(provider._store, "write", slow_write)
+        calls = [
+            client.Configure(pb.ConfigureRequest(machine_id=machine, cluster_id="c")) for machine in machines
+        ]
+        try:
+            await eventually(lambda: len(provider._driver._waiting) == 500)
+            listed = await client.List(pb.ListFilter(), timeout=2)
+            assert {S(machine.state) for machine in listed.machines} == {S.IDLE}, "not durable, so not shown"
+            assert not (await client.Get(pb.MachineRef(id=machines[0]), timeout=2)).cluster
+            assert not any(call.done() for call in calls), "answered before the flush"
+        finally:
+            disk.set()
+        acks = await asyncio.gather(*calls)
+        assert {S(ack.machine.state) for ack in acks} == {S.CONFIGURING}
+
+
 class Blocking(Gate):
     """A backend without async: each call holds a thread."""
 
@@ -149,6 +179,9 @@ class Blocking(Gate):
 
     def drain(self, op: Operation) -> None:  # type: ignore[override]  # as above
         raise RuntimeError("boom")
+
+    async def delete(self, op: Operation) -> None:
+        raise SystemExit(3)
 
 
 @rule("provider.P-80")
@@ -164,6 +197,15 @@ async def test_plain_methods_run_in_threads_and_may_raise() -> None:
         assert (await client.Get(pb.MachineRef(id=machine))).last_error == "drain:substrate: boom"
 
 
+@rule("provider.P-80")
+async def test_a_backend_that_gives_up_on_the_process_fails_one_machine() -> None:
+    async with serving(Blocking()) as (provider, client):
+        [machine] = await idle(client)
+        await client.Delete(pb.DeleteRequest(machine_id=machine))
+        await eventually(lambda: _state(provider, machine) is S.FAILED)
+        assert (await client.Get(pb.MachineRef(id=machine))).last_error == "delete:substrate: 3"
+
+
 @rule("provider.P-81", "provider.P-52")
 async def test_a_backend_that_hangs_is_cancelled_and_its_machine_failed() -> None:
     settings = Settings(provider="test", timeouts=dict.fromkeys(Kind, 200_000_000))
@@ -172,6 +214,72 @@ async def test_a_backend_that_hangs_is_cancelled_and_its_machine_failed() -> Non
         await client.Configure(pb.ConfigureRequest(machine_id=machine, cluster_id="c"))
         await eventually(lambda: _state(provider, machine) is S.FAILED)
         assert "timeout" in (await client.Get(pb.MachineRef(id=machine))).last_error
+
+
+class Stuck(Gate):
+    """Without async, and without end: a thread that nobody can stop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck = threading.Event()
+
+    def configure(self, op: Operation) -> None:  # type: ignore[override]  # plain methods are allowed
+        if op.cluster_id == "stuck":
+            self.stuck.wait(60)
+
+
+@rule("provider.P-81", "provider.P-51")
+async def test_a_thread_that_hangs_fails_its_machine_and_holds_up_no_other() -> None:
+    settings = Settings(
+        provider="test",
+        timeouts=dict.fromkeys(Kind, 200_000_000),
+        concurrency=dict.fromkeys(METHODS, 1),
+    )
+    backend = Stuck()
+    try:
+        async with serving(backend, settings=settings) as (provider, client):
+            stuck, other = await idle(client, 2)
+            await client.Configure(pb.ConfigureRequest(machine_id=stuck, cluster_id="stuck"))
+            await eventually(lambda: _state(provider, stuck) is S.FAILED)
+            assert "timeout" in (await client.Get(pb.MachineRef(id=stuck))).last_error
+            await client.Configure(pb.ConfigureRequest(machine_id=other, cluster_id="c"))
+            await eventually(lambda: _state(provider, other) is S.CONFIGURED)
+    finally:
+        backend.stuck.set()
+
+
+class Nonsense(Gate):
+    """Says what no backend may say."""
+
+    readiness = "probe"  # type: ignore[assignment]  # the base class says otherwise
+
+    async def create(self, op: Operation) -> Host:
+        return {"ref": op.machine.id} if op.machine.zone == "zone-a" else Host("h")  # type: ignore[return-value]  # on purpose
+
+    async def configure(self, op: Operation) -> None:
+        """Done."""
+
+    async def node_ready(self, op: Operation) -> bool:
+        return "perhaps"  # type: ignore[return-value]  # on purpose
+
+    async def inspect(self, machine: MachineView) -> HostStatus:
+        return 7  # type: ignore[return-value]  # on purpose
+
+
+@rule("provider.P-80")
+async def test_a_backend_that_talks_nonsense_fails_the_machines_it_talks_about() -> None:
+    settings = Settings(provider="test", reconcile_interval=50_000_000, quarantine=10_000_000)
+    async with serving(Nonsense(), settings=settings) as (provider, client):
+        listed = (await client.List(pb.ListFilter())).machines
+        bad, good = (next(m.id for m in listed if m.zone == zone) for zone in ("zone-a", "zone-b"))
+        for machine in (bad, good):
+            await client.Create(pb.CreateRequest(machine_id=machine))
+        await eventually(lambda: _state(provider, bad) is S.FAILED and _state(provider, good) is S.IDLE)
+        assert "not a Host" in (await client.Get(pb.MachineRef(id=bad))).last_error
+        await client.Configure(pb.ConfigureRequest(machine_id=good, cluster_id="c"))
+        await eventually(lambda: _state(provider, good) is S.FAILED)
+        assert "perhaps" in (await client.Get(pb.MachineRef(id=good))).last_error
+        assert len((await client.List(pb.ListFilter())).machines) == len(listed)
 
 
 def _state(provider: Provider, machine: str) -> MachineState:
@@ -197,6 +305,32 @@ async def test_a_store_that_stops_taking_writes_is_seen_and_recovers(
         monkeypatch.undo()
         assert (await client.Create(request)).operation_id
         await eventually_async(lambda: _status(health, health_pb2.HealthCheckResponse.SERVING))
+
+
+@rule("provider.P-123", "provider.P-120")
+async def test_a_full_disk_refuses_what_it_cannot_keep_and_loses_nothing(tmp_path: Path) -> None:
+    state = tmp_path / "p.db"
+    metadata = {"k": "x" * 200_000}
+    async with serving(Gate(), state=state) as (provider, client):
+        kept, refused_one = await idle(client, 2)
+        await client.Configure(pb.ConfigureRequest(machine_id=kept, cluster_id="c", shard_metadata=metadata))
+        database: Any = provider._store
+        [pages] = database._db.execute("PRAGMA page_count").fetchone()
+        database._db.execute(f"PRAGMA max_page_count = {pages}")
+        another = pb.ConfigureRequest(machine_id=refused_one, cluster_id="c", shard_metadata=metadata)
+        with pytest.raises(aio.AioRpcError) as caught:
+            await client.Configure(another)
+        assert caught.value.code() is Code.UNAVAILABLE and "store" in (caught.value.details() or "")
+        before = await client.List(pb.ListFilter())
+        assert S((await client.Get(pb.MachineRef(id=refused_one))).state) is S.IDLE
+        database._db.execute(f"PRAGMA max_page_count = {pages * 100}")
+        assert (await client.Configure(another)).machine.cluster == "c"
+    async with serving(Gate(), state=state) as (_, client):
+        after = {machine.id: machine for machine in (await client.List(pb.ListFilter())).machines}
+        assert after.keys() == {machine.id for machine in before.machines}
+        for machine in (kept, refused_one):
+            # The provider restarted before the bootstrap had run; the binding is still there.
+            assert (after[machine].cluster, dict(after[machine].shard_metadata)) == ("c", metadata)
 
 
 def _full(*_: object) -> None:
@@ -341,6 +475,41 @@ async def test_over_tls_a_caller_acts_for_its_own_shard_only(tmp_path: Path) -> 
             # No mark was left by any of them.
             assert (await client.Create(create("s1"))).operation_id
             assert await refused(client.Create(create("s1"))) is Code.FAILED_PRECONDITION
+
+
+@rule("provider.P-26")
+@pytest.mark.parametrize("fault", ["expired", "stranger", "none", "nameless", "two names"])
+async def test_over_tls_a_caller_without_a_good_certificate_changes_nothing(
+    tmp_path: Path, fault: str
+) -> None:
+    authority = CertificateAuthority()
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    server = TlsCredentials(authority.issue().write(tmp_path / "server"), None)
+    good = TlsCredentials(authority.issue("bigfleet://shard/s1").write(tmp_path / "good"), None)
+    match fault:
+        case "expired":
+            leaf = authority.issue("bigfleet://shard/s1", issued=now - 2 * day, expiry=now - day)
+        case "stranger":
+            leaf = CertificateAuthority().issue("bigfleet://shard/s1")
+        case "two names":
+            leaf = authority.issue("bigfleet://shard/s1", "bigfleet://shard/s2")
+        case _:
+            leaf = authority.issue()
+    pair = (None, None) if fault == "none" else (leaf.key_pem, leaf.cert_pem)
+    trusted = (tmp_path / "good" / "ca.crt").read_bytes()
+    bad = grpc.ssl_channel_credentials(trusted, *pair)
+    create = pb.CreateRequest(shard_id="s1", shard_epoch=1, sequence_number=1)
+    async with serve_in_process(Gate(), None, Serving(tls=server, shutdown_window=0.1)) as provider:
+        address = provider.address.replace("127.0.0.1", "localhost")
+        async with dial(address, good) as channel, aio.secure_channel(address, bad) as wrong:
+            client = stub(channel)
+            create.machine_id = (await client.List(pb.ListFilter())).machines[0].id
+            code = await refused(stub(wrong).Create(create, timeout=10))
+            is_shaken = fault in ("nameless", "two names")
+            assert code is (Code.PERMISSION_DENIED if is_shaken else Code.UNAVAILABLE)
+            assert S((await client.Get(pb.MachineRef(id=create.machine_id))).state) is S.SPECULATIVE
+            assert (await client.Create(create)).operation_id
 
 
 async def test_an_expired_certificate_is_refused_before_anything_is_served(tmp_path: Path) -> None:

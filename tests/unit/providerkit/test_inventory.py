@@ -20,7 +20,7 @@ from bigfleet_providerkit.backend import (
     Interruption,
     PriceUpdate,
 )
-from bigfleet_providerkit.effects import Code, Noticed, PriceRefreshed, RepairTried
+from bigfleet_providerkit.effects import Code, Noticed, Panicked, PriceRefreshed, RepairTried
 from bigfleet_providerkit.errors import InsufficientCapacity, Terminal
 from bigfleet_providerkit.offerings import (
     OfferingsError,
@@ -248,6 +248,30 @@ def test_on_a_lost_store_a_host_is_recovered_or_quarantined_but_never_idle_by_gu
         lab.finish(c, status)
     lab.finish(c, CleanupResult.GONE)
     assert lab.state(c) is S.SPECULATIVE
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        *(None, 7, "hosts", ["host"], [None], [found("", UNBOUND)], [DiscoveredHost("m", Host(""))]),
+        [DiscoveredHost("m", "host")],  # type: ignore[arg-type]  # on purpose
+        [DiscoveredHost("m", Host("h", allocatable={"cpu": "lots"}))],
+        [DiscoveredHost("m", Host("h"), offering(price_per_hour=math.nan))],
+        [DiscoveredHost("m", Host("h"), "offering")],  # type: ignore[arg-type]  # on purpose
+    ],
+)
+def test_hosts_that_make_no_sense_refuse_the_start_and_leave_a_running_provider_as_it_is(
+    nonsense: Any,
+) -> None:
+    lab = Lab(capabilities=ALL, reconcile_interval=MINUTE)
+    before = lab.list()
+    lab.hosts = nonsense
+    lab.advance(60)
+    lab.reconcile()
+    assert lab.list() == before
+    lab.restart()
+    assert lab.core.failure
+    assert not [report for report in lab.reports if isinstance(report, Panicked)], "a defect of ours"
 
 
 def test_a_host_without_an_offering_is_surfaced() -> None:

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState
-from bigfleet_providerkit.listing import Cursors
+from bigfleet_providerkit.listing import Cursors, Walk
 from tests.support.rules import rule
 from tests.unit.providerkit.lab import SECOND, Lab, offering
 
@@ -186,3 +187,120 @@ def test_the_log_of_changes_does_not_grow_with_their_number() -> None:
     assert len(lab.core.listing._changed) < 2_000
     assert ids(lab.list(since=start)) == [machine]
     assert len(ids(lab.list())) == 5
+
+
+# ---- walks that take their time
+
+
+def message(walk: Walk) -> pb.MachineList:
+    assert walk.listed is not None
+    return pb.MachineList.FromString(walk.listed.message())
+
+
+@rule("provider.P-64", "provider.P-70", "provider.P-72")
+@pytest.mark.parametrize("slices_before", [0, 1, 3])
+@pytest.mark.parametrize("is_delta", [False, True])
+def test_a_walk_in_slices_shows_the_state_it_began_with(is_delta: bool, slices_before: int) -> None:
+    lab = Lab(offering(12), reconcile_interval=60 * SECOND)
+    since = lab.list().revision if is_delta else b""
+    for place in range(5):
+        lab.idle(place)
+    retired(lab, 10)
+    expected = lab.list(since=since)
+    found = lab.core.ask_list(frozenset(), 0, since)
+    assert isinstance(found, Walk)
+    with found as walk:
+        for _ in range(slices_before):
+            walk.advance(1)
+        # Changed, removed, added and brought back while the walk is on its way; and the log made anew.
+        for machine in lab.ids()[:3]:
+            lab.accept("configure", machine)
+            lab.settle(machine)
+        retired(lab, 8)
+        lab.core.listing.drop_tombstones(lab.core.listing.head)
+        retired(lab, 14)
+        lab.core.listing._compact()
+        while walk.listed is None:
+            walk.advance(1)
+        assert message(walk) == expected
+    assert lab.list() != expected and not lab.core.listing.walks
+
+
+@rule("provider.P-68")
+def test_a_capped_walk_ends_where_its_page_does() -> None:
+    lab = Lab(offering(9))
+    expected = lab.list(cap=4)
+    found = lab.core.ask_list(frozenset(), 4, b"")
+    assert isinstance(found, Walk)
+    with found as walk:
+        while walk.listed is None:
+            walk.advance(2)
+        assert message(walk) == expected and len(expected.machines) == 4
+
+
+@rule("provider.P-60", "provider.P-68")
+def test_an_id_that_left_and_came_back_is_picked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bigfleet_providerkit.listing._SORTED_PICK", 1)
+    lab = Lab(offering(4), reconcile_interval=60 * SECOND)
+    lab.list(S.SPECULATIVE, cap=1)
+    retired(lab, 2)
+    retired(lab, 4)
+    assert sorted(ids(lab.list(S.SPECULATIVE, cap=4))) == lab.ids()
+    retired(lab, 3)
+    assert sorted(ids(lab.list(S.SPECULATIVE, cap=4))) == lab.ids()
+
+
+def test_the_order_of_ids_does_not_grow_with_comings_and_goings() -> None:
+    lab = Lab(offering(100), reconcile_interval=60 * SECOND)
+    for _ in range(15):
+        retired(lab, 0)
+        retired(lab, 100)
+    assert len(lab.core.listing._order) <= 2 * 100 + 1024
+
+
+# ---- old tombstones
+
+HOUR = 3_600
+
+
+@rule("provider.P-70")
+def test_a_tombstone_is_dropped_after_a_day_and_its_cursors_with_it() -> None:
+    lab = Lab(offering(6), reconcile_interval=60 * SECOND)
+    start = lab.list().revision
+    retired(lab, 5)
+    first = lab.list().revision
+    lab.idle()
+    passed(lab, 12 * HOUR)
+    retired(lab, 4)
+    second = lab.list().revision
+    passed(lab, 11 * HOUR)
+    assert len(lab.list(since=start).removed_ids) == 2, "kept for a day"
+    passed(lab, 3 * HOUR)
+    assert lab.core.listing.tombstones == 1
+    assert lab.list(since=start).full and not lab.list(since=start).removed_ids
+    assert len(lab.list(since=first).removed_ids) == 1, "this one has seen the removal that was dropped"
+    passed(lab, 11 * HOUR)
+    assert lab.core.listing.tombstones == 0
+    assert lab.list(since=first).full and not lab.list(since=second).full
+
+
+@rule("provider.P-70")
+def test_the_age_of_a_tombstone_from_before_a_restart_counts_from_the_restart() -> None:
+    lab = Lab(offering(6), reconcile_interval=60 * SECOND)
+    start = lab.list().revision
+    retired(lab, 5)
+    passed(lab, 23 * HOUR)
+    lab.restart()
+    passed(lab, 23 * HOUR)
+    assert len(lab.list(since=start).removed_ids) == 1
+    passed(lab, 2 * HOUR)
+    assert lab.list(since=start).full
+    lab.restart()
+    assert lab.list(since=start).full
+
+
+def passed(lab: Lab, seconds: int) -> None:
+    """Time goes by, and something happens every ten minutes."""
+    for _ in range(0, seconds, 600):
+        lab.now += 600 * SECOND
+        lab.step()

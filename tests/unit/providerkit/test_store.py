@@ -7,7 +7,7 @@ import pytest
 
 from bigfleet_base.model import MachineState
 from bigfleet_providerkit.backend import Host
-from bigfleet_providerkit.effects import PutFloor
+from bigfleet_providerkit.effects import Image, PutFloor
 from bigfleet_providerkit.errors import InsufficientCapacity, Terminal
 from bigfleet_providerkit.store import SqliteStore, StoreError
 from tests.support.rules import rule
@@ -130,6 +130,51 @@ def test_a_damaged_file_is_refused(path: Path) -> None:
     path.write_bytes(b"this is no database, " * 500)
     with pytest.raises(StoreError, match=r"damaged.*--restored"):
         SqliteStore(path)
+
+
+@pytest.mark.parametrize("table", ["machines", "shapes", "marks", "floors", "tombstones", "meta"])
+def test_a_file_that_was_overwritten_in_the_middle_is_refused(path: Path, table: str) -> None:
+    store = SqliteStore(path)
+    eventful(store)
+    [root] = store._db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    size = store._db.execute("PRAGMA page_size").fetchone()[0]
+    store.close()
+    content = bytearray(path.read_bytes())
+    content[(root - 1) * size : root * size] = b"\xa5" * size
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"damaged.*--restored"):
+        opened(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE machines SET state = 99",
+        "UPDATE machines SET shape = 4711",
+        "UPDATE shapes SET wire = x'ff' WHERE number = 2",
+        "UPDATE shapes SET wire = x'' WHERE number = 2",
+        "DROP TABLE marks",
+        "DELETE FROM meta",
+        "UPDATE meta SET incarnation = x'01'",
+    ],
+)
+def test_rows_that_mean_nothing_are_refused_with_advice(path: Path, change: str) -> None:
+    store = SqliteStore(path)
+    eventful(store)
+    store.close()
+    with sqlite3.connect(path) as database:
+        database.execute(change)
+    database.close()
+    with pytest.raises(StoreError, match=r"damaged.*--restored|cannot read.*no such table"):
+        opened(path)
+
+
+def opened(path: Path) -> Image:
+    store = SqliteStore(path)
+    try:
+        return store.load()
+    finally:
+        store.close()
 
 
 def test_a_path_that_cannot_be_opened_is_named(tmp_path: Path) -> None:

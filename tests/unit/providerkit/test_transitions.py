@@ -4,7 +4,7 @@ import pytest
 
 from bigfleet_base.model import MachineState
 from bigfleet_providerkit.backend import Host, HostStatus
-from bigfleet_providerkit.effects import Code, LateResult, PutMachine
+from bigfleet_providerkit.effects import Code, LateResult, Panicked, PutMachine
 from bigfleet_providerkit.errors import NotFound, Retryable, Terminal
 from bigfleet_providerkit.records import Kind
 from bigfleet_providerkit.settings import Capabilities
@@ -290,13 +290,35 @@ def test_a_backend_that_raises_ends_in_failed(kind: Kind) -> None:
 
 
 @rule("provider.P-80")
-@pytest.mark.parametrize("nonsense", [None, "host-1", 7, Host(""), Host("h", allocatable={"cpu": "lots"})])
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        *(None, "host-1", 7, Host, Host(""), Host(7), Host("h\ud800")),  # type: ignore[arg-type]  # on purpose
+        Host("h", allocatable={"cpu": "lots"}),
+        Host("h", allocatable={"cpu": 4}),  # type: ignore[dict-item]  # on purpose
+        Host("h", resources=["cpu"]),  # type: ignore[arg-type]  # on purpose
+        Host("h", resources={7: "4"}),  # type: ignore[dict-item]  # on purpose
+    ],
+)
 def test_a_create_that_returns_nonsense_ends_in_failed(nonsense: object) -> None:
     lab = Lab()
     machine = lab.ids()[0]
     lab.accept("create", machine)
     lab.end(lab.only(machine), nonsense)
     assert lab.machine(machine).last_error.startswith("create:substrate:")
+    assert not [report for report in lab.reports if isinstance(report, Panicked)], "a defect of ours"
+
+
+@rule("provider.P-80", "provider.P-86")
+@pytest.mark.parametrize("text", ["", "\ud800", "a\0b\x1b[31m", "x" * 100_000, "\n" * 9])
+def test_whatever_a_backend_says_when_it_raises_the_machine_fails_in_one_readable_line(text: str) -> None:
+    lab = Lab()
+    machine = lab.ids()[0]
+    lab.accept("create", machine)
+    lab.finish(machine, error=Terminal(text))
+    error = lab.machine(machine).last_error
+    assert error.startswith("create:substrate:") and "\n" not in error and len(error.encode()) <= 1_024
+    assert not [report for report in lab.reports if isinstance(report, Panicked)], "a defect of ours"
 
 
 @rule("provider.P-83", "provider.P-84")

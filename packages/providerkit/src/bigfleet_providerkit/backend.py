@@ -75,6 +75,8 @@ class MachineView:
     zone: str
     capacity_type: CapacityType
     labels: Mapping[str, str]
+    allocatable: Mapping[str, str]
+    """What pods can have of it."""
     host_ref: str
     """Empty while there is no host, also for a create that failed before it said which."""
     cluster: str

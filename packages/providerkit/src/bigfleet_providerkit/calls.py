@@ -1,18 +1,15 @@
 """The four mutating calls, checked in the order that provider.md §3.1 fixes."""
 
-import re
 from functools import partial
 from typing import Any, Final
 
-from bigfleet_base.model import MachineState
+from bigfleet_base.model import ID_PATTERN, MachineState, is_valid_id
 from bigfleet_providerkit.effects import Accepted, Answer, Call, Code, Refused, Replayed
 from bigfleet_providerkit.records import Kind, Slot, ack, read_metadata, write_metadata
 from bigfleet_providerkit.settings import MAX_BLOB_BYTES, MAX_METADATA_BYTES, MAX_METADATA_KEYS, Settings
 from bigfleet_providerkit.state import MAX_SHARDS, State
 from bigfleet_providerkit.transitions import KIND_OF, SOURCE, TARGET, TRANSITIONAL, Transitions
 
-# wire.md §1.2; model has no place for it and bigfleet_base.wire would load grpc into the core.
-_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _MAX_MACHINE_ID: Final = 1_024
 """Longer ids exist nowhere, and marks are kept for ids that callers invent."""
 _INT64: Final = 1 << 63
@@ -70,8 +67,8 @@ class Calls:
             raise _invalid(
                 f"machine_id has {len(call.machine_id)} characters, at most {_MAX_MACHINE_ID} are allowed"
             )
-        if token.shard_id and not _ID.fullmatch(token.shard_id):
-            raise _invalid(f"shard_id {token.shard_id[:64]!r} does not match {_ID.pattern}")
+        if token.shard_id and not is_valid_id(token.shard_id):
+            raise _invalid(f"shard_id {token.shard_id[:64]!r} does not match {ID_PATTERN}")
         if not token.shard_id and not token.is_zero():
             raise _invalid("shard_epoch and sequence_number need a shard_id")
         if (token.epoch < 0 or token.sequence < 0) and not self._settings.compat:
@@ -80,8 +77,8 @@ class Calls:
         if call.kind is Kind.CONFIGURE:
             if not call.cluster_id:
                 raise _invalid("cluster_id is empty")
-            if not _ID.fullmatch(call.cluster_id):
-                raise _invalid(f"cluster_id {call.cluster_id[:64]!r} does not match {_ID.pattern}")
+            if not is_valid_id(call.cluster_id):
+                raise _invalid(f"cluster_id {call.cluster_id[:64]!r} does not match {ID_PATTERN}")
         if call.grace < 0:
             raise _invalid(f"grace_period_seconds is {call.grace}, must not be negative")
         if len(call.blob) > MAX_BLOB_BYTES:

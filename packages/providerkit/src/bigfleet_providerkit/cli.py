@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from bigfleet_base.telemetry import Logs
 from bigfleet_base.wire import TlsCredentials, TlsFiles, TransportError
 from bigfleet_providerkit.backend import Backend
-from bigfleet_providerkit.faults import fault_slots, with_fault_hooks
+from bigfleet_providerkit.faults import with_fault_hooks
 from bigfleet_providerkit.offerings import OfferingsError, read_offerings, seed_offerings
 from bigfleet_providerkit.options import UsageError, parse
 from bigfleet_providerkit.process import Provider, Serving, StartError
@@ -21,6 +22,8 @@ from bigfleet_providerkit.store import StoreError
 from bigfleet_providerkit.work import NANOS
 
 _DEFAULT_SEEDS = 32
+# Almost nothing here dies old: by default the collector would walk live machines again and again.
+_GC_THRESHOLD = (20_000, 20, 100)
 _USER_ERRORS = (UsageError, StartError, StoreError, OfferingsError, TransportError, ValueError)
 
 
@@ -34,6 +37,7 @@ def main(
         settings, serving = _settings(made, options), _serving(options)
         _give_offerings(made, options)
         logs = Logs(level=options.log_level, form=options.log_format)
+        gc.set_threshold(*_GC_THRESHOLD)
         with logs.capture("provider"):
             try:
                 asyncio.run(_serve(provider, made, settings, serving, logs))
@@ -131,5 +135,4 @@ def _give_offerings(backend: Backend, options: argparse.Namespace) -> None:
         count = _DEFAULT_SEEDS if options.seed_count is None else options.seed_count
         backend.standard_offerings = seed_offerings(count)
     if options.fault_hooks:
-        backend.standard_offerings = [*backend.standard_offerings, *fault_slots(backend.standard_offerings)]
         with_fault_hooks(backend)

@@ -30,7 +30,7 @@ from bigfleet_providerkit.effects import (
     Write,
 )
 from bigfleet_providerkit.inventory import DescribeError, Inventory
-from bigfleet_providerkit.listing import Listed, Listing
+from bigfleet_providerkit.listing import Listed, Listing, Walk
 from bigfleet_providerkit.records import Kind, Slot
 from bigfleet_providerkit.repair import Repair
 from bigfleet_providerkit.settings import Settings
@@ -94,6 +94,10 @@ class Core:
         """The answer to List."""
         return self._state.listing.answer(states, max_results, since)
 
+    def ask_list(self, states: frozenset[MachineState], max_results: int, since: bytes) -> Listed | Walk:
+        """The same, or the walk that leads to it, for those who must not take long at once."""
+        return self._state.listing.ask(states, max_results, since)
+
     def next_deadline(self) -> int | None:
         """When ``step`` has something to do without an event; 0 for at once."""
         return 0 if self._held or self._inventory.backlog else self._work.next_deadline()
@@ -111,7 +115,7 @@ class Core:
         for due in self._work.due(now):
             self._guarded(lambda due=due: due(now), None)  # type: ignore[misc]  # as above
         self._guarded(self._inventory.work_off, None)
-        if revision := self._state.listing.overdue_tombstones():
+        if revision := self._state.listing.overdue_tombstones(now):
             self._state.write(DropTombstones(revision))
             self._state.later(lambda: self._state.listing.drop_tombstones(revision))
         return self._state.writes()

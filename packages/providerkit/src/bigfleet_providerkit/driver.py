@@ -19,6 +19,9 @@ MAX_WAITING: Final = 10_000
 """Calls waiting for the store; beyond it callers are told to come back."""
 FAILURES_TO_NOT_READY: Final = 3
 _RETRY_S: Final = (0.05, 5.0)
+_CROWD: Final = 8
+_GATHER_S: Final = 0.005
+"""What a batch costs is mostly its flush: with this many callers it pays to wait this long for more."""
 
 
 class Driver:
@@ -100,11 +103,12 @@ class Driver:
         self._wake.clear()
         if self._events:
             # Still a turn for everyone else: a full queue must not starve reads.
-            await asyncio.sleep(0)
+            await self._gather()
             return
         deadline = self._core.next_deadline()
         if deadline is None:
             await self._wake.wait()
+            await self._gather()
             return
         pause = (max(deadline, self._retry_at) - self._clock()) / NANOS
         if pause <= 0:
@@ -113,8 +117,14 @@ class Driver:
         try:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
+            await self._gather()
         except TimeoutError:
             pass
+
+    async def _gather(self) -> None:
+        """Let a batch fill while others are about to call; a lone caller waits for nobody."""
+        crowded = len(self._waiting) >= _CROWD and len(self._events) < MAX_BATCH
+        await asyncio.sleep(_GATHER_S if crowded else 0)
 
     async def _step(self, batch: Sequence[Event]) -> None:
         loop = asyncio.get_running_loop()

@@ -4,33 +4,43 @@ Off unless ``--fault-hooks`` is given. Selectors: conformance.md §1.5 and §3.2
 """
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bigfleet_providerkit.backend import Backend, Host, HostStatus, MachineView, Offering, Operation
-from bigfleet_providerkit.errors import Terminal
+from bigfleet_providerkit.backend import (
+    Backend,
+    Host,
+    HostStatus,
+    MachineView,
+    Offering,
+    Operation,
+    overrides,
+)
+from bigfleet_providerkit.errors import NotFound, Terminal
+from bigfleet_providerkit.offerings import seed_offerings
 
 CREATE_LABEL: Final = "conformance.fault/create"
 _READY_AFTER: Final = re.compile(r"fault-ready-after-([0-9]{1,4})s")
 
 
-def fault_slots(offerings: Sequence[Offering]) -> list[Offering]:
-    """The labelled slots that the hooks add: six whose create fails and two whose create hangs."""
-    first = offerings[0]
-    return [
-        replace(first, count=count, labels={**first.labels, CREATE_LABEL: fault})
-        for fault, count in (("error", 6), ("hang", 2))
-    ]
-
-
 def with_fault_hooks(backend: Backend) -> Backend:
-    """Put hooks before the backend's own methods, and change nothing else of it."""
+    """Put hooks before the backend's own methods: they act on request and otherwise hand on to them.
+
+    A backend that cannot be asked whether a node is ready, or a host there, can be with the hooks.
+    """
     own: Any = backend
-    ready_at: dict[str, float] = {}
-    create, configure, drain = own.create, own.configure, own.drain
-    node_ready, inspect = own.node_ready, own.inspect
+    offerings, create, configure, drain = own.offerings, own.create, own.configure, own.drain
+    node_ready = own.node_ready if overrides(backend, "node_ready") else None
+    inspect = own.inspect if overrides(backend, "inspect") else None
+    delete = own.delete if overrides(backend, "delete") else None
+    ready_at: dict[tuple[str, str], float] = {}
+
+    async def faulty_offerings() -> Sequence[Offering]:
+        given: Sequence[Offering] = await _call(offerings)
+        return [*given, *_fault_slots((*given, *seed_offerings(1))[0])]
 
     async def faulty_create(op: Operation) -> Host:
         fault = op.machine.labels.get(CREATE_LABEL)
@@ -38,7 +48,7 @@ def with_fault_hooks(backend: Backend) -> Backend:
             raise Terminal("fault requested by the slot's label")
         if fault == "hang":
             await asyncio.Event().wait()
-        host: Host = await _await(create, op)
+        host: Host = await _call(create, op)
         return host
 
     async def faulty_configure(op: Operation) -> None:
@@ -51,44 +61,50 @@ def with_fault_hooks(backend: Backend) -> Backend:
                 await _outlive(op.timeout + 1)
                 return
         if after := _READY_AFTER.fullmatch(op.cluster_id):
-            ready_at[op.machine.id] = asyncio.get_running_loop().time() + int(after[1])
-        await _await(configure, op)
+            ready_at[op.machine.id, op.cluster_id] = asyncio.get_running_loop().time() + int(after[1])
+        await _call(configure, op)
 
     async def faulty_node_ready(op: Operation) -> bool:
         if op.cluster_id == "fault-readiness-block":
             return False
-        if asyncio.get_running_loop().time() < ready_at.get(op.machine.id, 0.0):
+        if asyncio.get_running_loop().time() < ready_at.get((op.machine.id, op.cluster_id), 0.0):
             return False
-        ready: bool = await _await(node_ready, op)
+        ready: bool = True if node_ready is None else await _call(node_ready, op)
         return ready
 
     async def faulty_drain(op: Operation) -> None:
         if op.cluster_id == "fault-drain-error":
             raise Terminal("fault requested by the cluster id")
-        await _await(drain, op)
+        await _call(drain, op)
 
     async def faulty_inspect(machine: MachineView) -> HostStatus:
         if machine.cluster == "fault-host-loss":
+            # Really, where that is possible: a host that is said to be gone must not be found again.
+            if delete is not None:
+                with contextlib.suppress(NotFound):
+                    await _call(delete, Operation(machine, "fault-host-loss", timeout=1.0))
             return HostStatus.GONE
-        status: HostStatus = await _await(inspect, machine)
+        status: HostStatus = HostStatus.RUNNING if inspect is None else await _call(inspect, machine)
         return status
 
+    own.offerings = faulty_offerings
     own.create, own.configure, own.drain = faulty_create, faulty_configure, faulty_drain
-    if _has(backend, "node_ready"):
-        own.node_ready = faulty_node_ready
-    if _has(backend, "inspect"):
-        own.inspect = faulty_inspect
+    own.readiness, own.node_ready, own.inspect = "probe", faulty_node_ready, faulty_inspect
     return backend
 
 
-def _has(backend: Backend, method: str) -> bool:
-    return getattr(type(backend), method) is not getattr(Backend, method)
+def _fault_slots(pattern: Offering) -> list[Offering]:
+    """Six slots whose create fails and two whose create hangs."""
+    return [
+        replace(pattern, count=count, labels={**pattern.labels, CREATE_LABEL: fault})
+        for fault, count in (("error", 6), ("hang", 2))
+    ]
 
 
-async def _await(method: Any, argument: object) -> Any:
+async def _call(method: Any, *arguments: object) -> Any:
     if asyncio.iscoroutinefunction(method):
-        return await method(argument)
-    return await asyncio.get_running_loop().run_in_executor(None, method, argument)
+        return await method(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(None, method, *arguments)
 
 
 async def _outlive(seconds: float) -> None:

@@ -12,7 +12,14 @@ from functools import partial
 from typing import Any, Final
 
 from bigfleet_base.model import HostRef, MachineState
-from bigfleet_providerkit.backend import DiscoveredHost, Host, HostStatus, Interruption, PriceUpdate
+from bigfleet_providerkit.backend import (
+    DiscoveredHost,
+    Host,
+    HostStatus,
+    Interruption,
+    Offering,
+    PriceUpdate,
+)
 from bigfleet_providerkit.effects import HostLost, Interrupted, PriceRefreshed, Reconciled, Withheld
 from bigfleet_providerkit.lasterror import last_error
 from bigfleet_providerkit.offerings import Offer, OfferingsError, check_offerings, offer_key, offering_shape
@@ -21,6 +28,7 @@ from bigfleet_providerkit.records import (
     Kind,
     ShapeError,
     Slot,
+    is_host_ref,
     publish_quantities,
     refine,
     write_metadata,
@@ -453,13 +461,24 @@ def _index(slot: Slot) -> tuple[int, str]:
 
 
 def _checked(found: object) -> DiscoveredHost:
-    if not isinstance(found, DiscoveredHost) or not found.machine_id or not found.host.ref:
-        raise DescribeError(f"the backend's discover() returned {found!r}, not hosts with machine id and ref")
+    if not isinstance(found, DiscoveredHost) or not is_host_ref(found.machine_id):
+        raise DescribeError(f"the backend's discover() returned {found!r}, not hosts with a machine id")
+    _expect(found.host, Host, found.machine_id)
+    if not is_host_ref(found.host.ref):
+        raise DescribeError(f"the backend's discover() returned machine {found.machine_id} without a ref")
     publish_quantities("allocatable", found.host.allocatable or {})
     publish_quantities("resources", found.host.resources or {})
     if found.offering is not None:
+        _expect(found.offering, Offering, found.machine_id)
         offering_shape(found.offering)
     return found
+
+
+def _expect(value: object, kind: type, machine_id: str) -> None:
+    if not isinstance(value, kind):
+        raise DescribeError(
+            f"the backend's discover() returned machine {machine_id} with {value!r}, not a {kind.__name__}"
+        )
 
 
 def _text(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from bigfleet_providerkit.driver import Driver
 from bigfleet_providerkit.effects import Event
 from bigfleet_providerkit.metrics import Telemetry
 from bigfleet_providerkit.runner import Runner
-from bigfleet_providerkit.server import INFO_SERVICE, SERVICE, Service
+from bigfleet_providerkit.server import INFO_SERVICE, SERVICE, MakeService, Service
 from bigfleet_providerkit.settings import Capabilities, Settings
 from bigfleet_providerkit.store import MemoryStore, SqliteStore, Store
 from bigfleet_providerkit.web import Web, metrics_page, text
@@ -81,7 +81,14 @@ def capabilities(backend: Backend) -> Capabilities:
 class Provider:
     """One running provider. ``start`` returns when the first List would be complete (P-127)."""
 
-    def __init__(self, backend: Backend, settings: Settings, serving: Serving, log: Log) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        settings: Settings,
+        serving: Serving,
+        log: Log,
+        make_service: MakeService = Service,
+    ) -> None:
         self._settings = replace(settings, capabilities=capabilities(backend))
         self._serving = serving
         self._log = log
@@ -105,7 +112,9 @@ class Provider:
             self._telemetry.report,
             self._telemetry.wrote,
         )
-        self._service = Service(self.core, self._driver, self._telemetry)
+        self._service = make_service(
+            self.core, self._driver, self._telemetry, is_plaintext=serving.tls is None
+        )
         self._health = health.aio.HealthServicer()
         self._web = Web(
             {
@@ -135,6 +144,7 @@ class Provider:
             if not self._driver.store_works:
                 raise StartError("the store does not take writes; see the log")
             await asyncio.sleep(0.002)
+        self.core.listing.ids()  # or the first pick would make everyone wait for it
         # Nothing of the inventory is garbage: spare the collector from walking it again and again.
         gc.collect()
         gc.freeze()

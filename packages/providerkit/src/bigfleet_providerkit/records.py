@@ -7,10 +7,11 @@ is then one join of bytes that already exist, and a machine costs the memory of 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Any, Final, cast
 from weakref import WeakValueDictionary
 
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
@@ -185,10 +186,19 @@ def read_shape(wire: bytes) -> Shape:
     )
 
 
-def publish_quantities(name: str, texts: Mapping[str, str]) -> dict[str, str]:
+def is_host_ref(ref: object) -> bool:
+    """Whether a backend has named a host with something that can be published."""
+    return isinstance(ref, str) and bool(ref) and _is_text(ref)
+
+
+def publish_quantities(name: str, texts: object) -> dict[str, str]:
     """Rewrite quantities for readers that know only ``m k M G Ki Mi Gi``, without changing a value."""
+    if not isinstance(texts, Mapping):
+        raise ShapeError(f"{name} is {texts!r}, not a mapping of names to quantities")
     published = {}
     for resource, text in texts.items():
+        if not isinstance(resource, str) or not _is_text(resource) or not isinstance(text, str):
+            raise ShapeError(f"{name}[{resource!r}] is {text!r}; both must be texts")
         try:
             nano = parse_quantity(text)
         except QuantityError as error:
@@ -252,6 +262,13 @@ class Slot:
         """The whole Machine record."""
         return self.wire[_header_size(self.wire) :] + self.shape.wire
 
+    def but(self, **values: Any) -> "Slot":
+        """This machine with other values for what is given; ``dataclasses.replace`` takes thrice as long."""
+        changed = Slot(*_values(self))
+        for name, value in values.items():
+            setattr(changed, name, value)
+        return changed
+
     def view(self) -> MachineView:
         """What a backend is shown of it."""
         return MachineView(
@@ -260,10 +277,14 @@ class Slot:
             zone=self.shape.zone,
             capacity_type=self.shape.capacity_type,
             labels=self.shape.labels,
+            allocatable=self.shape.allocatable or self.shape.resources,
             host_ref=self.host.ref,
             cluster=self.cluster,
             metadata=MappingProxyType(read_metadata(self.binding)),
         )
+
+
+_values: Final = attrgetter(*(known.name for known in fields(Slot)))
 
 
 def entry(slot: Slot) -> bytes:
@@ -326,6 +347,15 @@ def refine(base: Shape, refined: bytes, risk: float) -> Shape:
         resources=dict(message.resources.resources) or None,
         interruption_probability=max(risk, base.interruption_probability),
     )
+
+
+def _is_text(text: str) -> bool:
+    """Whether protobuf takes it: not half of a surrogate pair, as a file name that is no UTF-8 has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _LIST_ENTRY: Final = b"\x0a"

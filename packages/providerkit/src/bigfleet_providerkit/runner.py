@@ -1,9 +1,11 @@
 """Calls the backend: coroutines on the loop, plain methods in threads, and feeds as they come."""
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Thread
 from typing import Any, Final
 
 from bigfleet_providerkit.backend import Backend, overrides
@@ -28,10 +30,12 @@ class Runner:
         self._deliver = deliver
         self._observe = observe
         self._feed_failed = feed_failed
-        # A hung thread cannot be ended, so the pool has room for as many more as may run at once.
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="backend")
+        # A hung thread cannot be ended, so there is room for as many more as may run at once.
+        self._threads = asyncio.Semaphore(threads)
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._blocking: set[int] = set()
+        self._methods: dict[str, tuple[Callable[..., Any], bool]] = {}
+        """Each method that was called, and whether it is a coroutine's."""
         self._feeds: list[asyncio.Task[None]] = []
 
     def start_feeds(self) -> None:
@@ -43,7 +47,7 @@ class Runner:
     def invoke(self, invoke: Invoke) -> None:
         task = asyncio.get_running_loop().create_task(self._call(invoke))
         self._calls[invoke.call] = task
-        task.add_done_callback(lambda _: self._calls.pop(invoke.call, None))
+        task.add_done_callback(partial(self._ended, invoke.call))
 
     def cancel(self, call: int) -> None:
         """Cancel a coroutine; a thread runs on, and its end is reported when it comes."""
@@ -65,7 +69,6 @@ class Runner:
         # A coroutine may refuse to be cancelled; it ends with the process.
         if tasks:
             await asyncio.wait(tasks, timeout=1)
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _call(self, invoke: Invoke) -> None:
         loop = asyncio.get_running_loop()
@@ -73,24 +76,36 @@ class Runner:
         arguments: tuple[Any, ...] = () if invoke.argument is None else (invoke.argument,)
         if invoke.method == "cleanup":
             arguments += (invoke.failed_kind,)
-        method = getattr(self._backend, invoke.method)
+        method, is_coroutine = self._method(invoke.method)
         returned = Returned(invoke.call)
         try:
-            if inspect.iscoroutinefunction(method):
+            if is_coroutine:
                 value = await method(*arguments)
             else:
-                self._blocking.add(invoke.call)
-                value = await loop.run_in_executor(self._threads, method, *arguments)
+                async with self._threads:
+                    self._blocking.add(invoke.call)
+                    value = await _in_thread(partial(method, *arguments))
             returned = Returned(invoke.call, value=value)
-        except asyncio.CancelledError as error:
-            returned = Returned(invoke.call, error=error)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            # SystemExit too: a backend that gives up does not decide for the others' machines.
             returned = Returned(invoke.call, error=error)
         finally:
             self._blocking.discard(invoke.call)
         outcome = "ok" if returned.error is None else type(returned.error).__name__
         self._observe(invoke.method, outcome, loop.time() - started)
         self._deliver(returned)
+
+    def _ended(self, call: int, task: asyncio.Task[None]) -> None:
+        self._calls.pop(call, None)
+        if task.cancelled():
+            # Before its first step, so that nothing in it could say so.
+            self._deliver(Returned(call, error=asyncio.CancelledError()))
+
+    def _method(self, name: str) -> tuple[Callable[..., Any], bool]:
+        if name not in self._methods:
+            method = getattr(self._backend, name)
+            self._methods[name] = (method, inspect.iscoroutinefunction(method))
+        return self._methods[name]
 
     async def _listen(self, feed: str) -> None:
         first, last = _FEED_PAUSE_S
@@ -106,6 +121,33 @@ class Runner:
                 self._feed_failed(feed, error)
             await asyncio.sleep(pause)
             pause = min(last, pause * 2)
+
+
+def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
+    """Run blocking work in a thread of its own: those of a pool are waited for when the process ends, and a
+    backend that hangs would keep it from ending."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[Any] = loop.create_future()
+
+    def run() -> None:
+        end: Callable[[], None]
+        try:
+            end = partial(ended.set_result, work())
+        except BaseException as error:
+            end = partial(ended.set_exception, _storable(error))
+        # The loop may be gone by now, and with it whoever would want to know.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(lambda: None if ended.done() else end())
+
+    Thread(target=run, name="backend", daemon=True).start()
+    return ended
+
+
+def _storable(error: BaseException) -> Exception:
+    """A future refuses StopIteration, and SystemExit in a thread is no wish to end the process."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"the backend raised {error!r}")
 
 
 def _ignore(_event: Event) -> None:

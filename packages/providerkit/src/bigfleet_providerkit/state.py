@@ -5,8 +5,9 @@ Handlers see staged values, readers committed ones. Whatever else a handler want
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Final, Generic, TypeVar
 
 from bigfleet_base.model import MachineState
@@ -49,8 +50,10 @@ class Table(Generic[K, V]):
         self._undo.append((key, self.staged.get(key, _ABSENT)))
         self.staged[key] = value
 
-    def savepoint(self) -> int:
-        return len(self._undo)
+    @property
+    def undo(self) -> list[tuple[K, Any]]:
+        """What was staged before each change, oldest first."""
+        return self._undo
 
     def undo_to(self, savepoint: int) -> None:
         while len(self._undo) > savepoint:
@@ -114,14 +117,7 @@ class _Batch:
     changes: list[tuple[int, str]] = field(default_factory=list)
     later: list[Callable[[], None]] = field(default_factory=list)
 
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(len(part) for part in self._parts())
-
-    def cut(self, sizes: tuple[int, ...]) -> None:
-        for part, size in zip(self._parts(), sizes, strict=True):
-            del part[size:]
-
-    def _parts(self) -> tuple[list[Any], ...]:
+    def parts(self) -> tuple[list[Any], ...]:
         return (self.writes, self.effects, self.reports, self.changes, self.later)
 
 
@@ -150,7 +146,7 @@ class State:
 
     def change(self, slot: Slot, **values: Any) -> Slot:
         """Give a machine new values; its revision moves if its record does."""
-        changed = replace(slot, **values)
+        changed = slot.but(**values)
         if changed.state is not slot.state:
             edge(slot.state, changed.state)
         return self._put(slot, changed)
@@ -186,7 +182,7 @@ class State:
         if slot is None:
             self.ghosts.put((machine_id, shard), (epoch, sequence))
             return None
-        marked = replace(slot, marks={**slot.marks, shard: (epoch, sequence)})
+        marked = slot.but(marks={**slot.marks, shard: (epoch, sequence)})
         self.slots.put(slot.id, marked)
         self._batch.writes.append(PutMark(machine_id, shard, epoch, sequence))
         return marked
@@ -209,13 +205,14 @@ class State:
     def writes(self) -> list[Write]:
         return self._batch.writes
 
-    def savepoint(self) -> tuple[Any, ...]:
-        return (self._batch.sizes(), *(table.savepoint() for table in self._tables))
+    def savepoint(self) -> list[int]:
+        return [*map(len, self._batch.parts()), *[len(table.undo) for table in self._tables]]
 
-    def undo_to(self, savepoint: tuple[Any, ...]) -> None:
-        sizes, *points = savepoint
-        self._batch.cut(sizes)
-        for table, point in zip(self._tables, points, strict=True):
+    def undo_to(self, savepoint: Sequence[int]) -> None:
+        parts = self._batch.parts()
+        for part, size in zip(parts, savepoint, strict=False):
+            del part[size:]
+        for table, point in zip(self._tables, savepoint[len(parts) :], strict=True):
             table.undo_to(point)
 
     def commit(self) -> tuple[list[Effect], list[Report]]:
@@ -261,9 +258,18 @@ class State:
 
 def _check(slot: Slot) -> None:
     # Defects of the kit, not of its callers: a record like this would be refused by every shard.
-    presences = GRID[slot.state]
-    for present, presence in zip((bool(slot.host), bool(slot.cluster)), presences, strict=True):
-        assert presence is not Presence.SET or present, slot
-        assert presence is not Presence.EMPTY or not present, slot
-    assert slot.state is not MachineState.CREATING or not slot.host, slot
-    assert (slot.state is MachineState.FAILED) == bool(slot.last_error), slot
+    fields = (bool(slot.host), bool(slot.cluster), bool(slot.last_error))
+    assert fields in _ALLOWED[slot.state], slot
+
+
+def _allowed(state: MachineState) -> frozenset[tuple[bool, bool, bool]]:
+    choices = {Presence.SET: (True,), Presence.EMPTY: (False,)}
+    host, cluster = (choices.get(presence, (True, False)) for presence in GRID[state])
+    if state is MachineState.CREATING:
+        # A shard tolerates a host here; a provider shows none (provider.md §2).
+        host = (False,)
+    return frozenset(product(host, cluster, (state is MachineState.FAILED,)))
+
+
+_ALLOWED: Final = {state: _allowed(state) for state in GRID}
+"""Whether a machine may have a host, a cluster, a last error."""

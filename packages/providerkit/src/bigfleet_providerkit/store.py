@@ -6,10 +6,14 @@ returns. What a write costs depends on what changed, never on how many machines 
 
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+from google.protobuf.message import DecodeError
 
 from bigfleet_base.model import HostRef, MachineState
 from bigfleet_providerkit.effects import (
@@ -24,6 +28,7 @@ from bigfleet_providerkit.effects import (
 from bigfleet_providerkit.records import NO_HOST, NO_MARKS, Shape, Slot, entry, read_shape
 
 VERSION: Final = 1
+INCARNATION_BYTES: Final = 8
 _APPLICATION: Final = 0x42466C74
 """Marks the file as ours, so that no other database is taken for one."""
 
@@ -44,7 +49,7 @@ class MemoryStore:
     """Keeps nothing beyond the process: for tests, simulations and trying things out."""
 
     def __init__(self, incarnation: bytes | None = None) -> None:
-        self._image = Image(incarnation or secrets.token_bytes(8))
+        self._image = Image(incarnation or secrets.token_bytes(INCARNATION_BYTES))
 
     def load(self) -> Image:
         """A copy, as a restarted process would read it."""
@@ -111,6 +116,9 @@ class SqliteStore:
             return self._load()
         except sqlite3.Error as error:
             raise self._problem("read", error) from error
+        except (DecodeError, ValueError, TypeError, KeyError) as error:
+            # Rows that SQLite can read and that mean nothing: somebody else has written them.
+            raise self._damaged(error) from error
 
     def write(self, writes: Sequence[Write]) -> None:
         """One transaction; when this returns its writes survive a power cut."""
@@ -119,8 +127,7 @@ class SqliteStore:
         added: list[bytes] = []
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for write in writes:
-                self._apply(write, added)
+            self._apply(writes, added)
             self._db.execute("COMMIT")
         except BaseException as error:
             for wire in added:
@@ -155,7 +162,7 @@ class SqliteStore:
                     f" this one reads {VERSION}); run that version, or bring back a backup from before it"
                 )
             if restored:
-                self._db.execute("UPDATE meta SET incarnation = ?", (secrets.token_bytes(8),))
+                self._db.execute("UPDATE meta SET incarnation = ?", (secrets.token_bytes(INCARNATION_BYTES),))
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._problem("open", error) from error
@@ -163,12 +170,14 @@ class SqliteStore:
     def _create(self) -> None:
         for statement in _SCHEMA.split(";"):
             self._db.execute(statement)
-        self._db.execute("INSERT INTO meta VALUES (?, 0)", (secrets.token_bytes(8),))
+        self._db.execute("INSERT INTO meta VALUES (?, 0)", (secrets.token_bytes(INCARNATION_BYTES),))
         self._db.execute(f"PRAGMA user_version = {VERSION}")
         self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
 
     def _load(self) -> Image:
         incarnation, dropped = self._db.execute("SELECT incarnation, dropped_revision FROM meta").fetchone()
+        if len(incarnation) != INCARNATION_BYTES:
+            raise ValueError(f"an incarnation of {len(incarnation)} bytes")
         image = Image(incarnation, dropped_revision=dropped)
         shapes: dict[int, Shape] = {}
         for number, wire in self._db.execute("SELECT number, wire FROM shapes"):
@@ -190,28 +199,35 @@ class SqliteStore:
             del self._shapes[shapes[number].wire]
         return image
 
-    def _apply(self, write: Write, added: list[bytes]) -> None:
-        execute = self._db.execute
-        match write:
-            case PutMachine(slot, relisted):
-                execute(_PUT_MACHINE, _row(slot, self._shape(slot.shape, added)))
-                if relisted:
-                    execute("DELETE FROM tombstones WHERE id = ?", (slot.id,))
-            case PutMark(machine_id, shard_id, epoch, sequence):
-                execute(
-                    "INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)",
-                    (machine_id, shard_id, epoch, sequence),
-                )
-            case PutFloor(shard_id, epoch):
-                execute("INSERT OR REPLACE INTO floors VALUES (?, ?)", (shard_id, epoch))
-            case RemoveMachine(machine_id, revision, forget):
-                execute("INSERT OR REPLACE INTO tombstones VALUES (?, ?)", (machine_id, revision))
-                if forget:
-                    execute("DELETE FROM machines WHERE id = ?", (machine_id,))
-                    execute("DELETE FROM marks WHERE machine = ?", (machine_id,))
-            case DropTombstones(revision):
-                execute("DELETE FROM tombstones WHERE revision <= ?", (revision,))
-                execute("UPDATE meta SET dropped_revision = max(dropped_revision, ?)", (revision,))
+    def _apply(self, writes: Sequence[Write], added: list[bytes]) -> None:
+        rows = _Rows()
+        for write in writes:
+            rows.add(write)
+        machines = [_row(slot, self._shape(slot.shape, added)) for slot in rows.machines.values()]
+        self._delete("machines", "id", rows.forgotten)
+        self._delete("marks", "machine", rows.forgotten)
+        self._delete("tombstones", "id", rows.relisted)
+        self._put("machines", machines)
+        marks = rows.marks.items()
+        self._put("marks", [(machine, shard, *mark) for machine, by in marks for shard, mark in by.items()])
+        self._put("floors", list(rows.floors.items()))
+        self._put("tombstones", list(rows.tombstones.items()))
+        if rows.dropped:
+            self._db.execute("DELETE FROM tombstones WHERE revision <= ?", (rows.dropped,))
+            self._db.execute("UPDATE meta SET dropped_revision = max(dropped_revision, ?)", (rows.dropped,))
+
+    def _put(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        # Many rows to a statement: between two of them this thread lets go of Python's lock, and has to wait
+        # for the event loop before it gets it back.
+        start = 0
+        for size in _ROWS_AT_ONCE:
+            while len(rows) - start >= size:
+                chosen = rows[start : start + size]
+                self._db.execute(_put_statement(table, len(chosen[0]), size), [*chain.from_iterable(chosen)])
+                start += size
+
+    def _delete(self, table: str, column: str, keys: Iterable[str]) -> None:
+        self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(key,) for key in keys])  # noqa: S608  # names of ours
 
     def _shape(self, shape: Shape, added: list[bytes]) -> int:
         number = self._shapes.get(shape.wire)
@@ -232,11 +248,14 @@ class SqliteStore:
         if "locked" in str(error):
             return StoreError(f"{self._path} is in use by another process; one provider has one store")
         if "not a database" in str(error) or "malformed" in str(error):
-            return StoreError(
-                f"{self._path} is damaged or no store ({error});"
-                " bring back a backup and start once with --restored"
-            )
+            return self._damaged(error)
         return StoreError(f"cannot {what} the store {self._path}: {error}")
+
+    def _damaged(self, error: Exception) -> StoreError:
+        return StoreError(
+            f"{self._path} is damaged or no store ({error});"
+            " bring back a backup and start once with --restored"
+        )
 
 
 _SCHEMA: Final = """
@@ -257,7 +276,48 @@ CREATE TABLE marks (
 CREATE TABLE floors (shard TEXT PRIMARY KEY, epoch INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE tombstones (id TEXT PRIMARY KEY, revision INTEGER NOT NULL) STRICT, WITHOUT ROWID
 """
-_PUT_MACHINE: Final = "INSERT OR REPLACE INTO machines VALUES (" + ", ".join("?" * 20) + ")"  # noqa: S608  # no input in it
+_ROWS_AT_ONCE: Final = (64, 8, 1)
+
+
+@cache
+def _put_statement(table: str, columns: int, rows: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return f"INSERT OR REPLACE INTO {table} VALUES {', '.join([row] * rows)}"  # noqa: S608  # names of ours
+
+
+class _Rows:
+    """What a batch comes to: of several writes to a row only the last one is made."""
+
+    def __init__(self) -> None:
+        self.machines: dict[str, Slot] = {}
+        self.marks: dict[str, dict[str, tuple[int, int]]] = {}
+        self.floors: dict[str, int] = {}
+        self.tombstones: dict[str, int] = {}
+        self.forgotten: set[str] = set()
+        self.relisted: set[str] = set()
+        self.dropped = 0
+
+    def add(self, write: Write) -> None:
+        match write:
+            case PutMachine():
+                slot = write.slot
+                self.machines[slot.id] = slot
+                if write.relisted:
+                    self.tombstones.pop(slot.id, None)
+                    self.relisted.add(slot.id)
+            case PutMark():
+                marks = self.marks.setdefault(write.machine_id, {})
+                marks[write.shard_id] = (write.epoch, write.sequence)
+            case PutFloor():
+                self.floors[write.shard_id] = write.epoch
+            case RemoveMachine():
+                self.tombstones[write.machine_id] = write.revision
+                if write.forget:
+                    self.machines.pop(write.machine_id, None)
+                    self.marks.pop(write.machine_id, None)
+                    self.forgotten.add(write.machine_id)
+            case DropTombstones():
+                self.dropped = max(self.dropped, write.revision)
 
 
 def _row(slot: Slot, shape: int) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from bigfleet_providerkit.effects import Settled
 from bigfleet_providerkit.errors import InsufficientCapacity, NotFound, Retryable
 from bigfleet_providerkit.inventory import Inventory
 from bigfleet_providerkit.lasterror import last_error
-from bigfleet_providerkit.records import Kind, ShapeError, Slot
+from bigfleet_providerkit.records import Kind, ShapeError, Slot, is_host_ref
 from bigfleet_providerkit.settings import Settings
 from bigfleet_providerkit.state import State
 from bigfleet_providerkit.work import NANOS, Job, TimedOut, Work
@@ -197,13 +197,13 @@ class Transitions:
         self._submit(run, "node_ready")
 
     def _created(self, run: _Transition, slot: Slot, value: Any, now: int) -> None:
-        if not isinstance(value, Host) or not value.ref:
+        if not isinstance(value, Host) or not is_host_ref(value.ref):
             self._fail(run, slot, "substrate", f"create returned {value!r}, not a Host with a ref", now)
             return
         host = HostRef(self._settings.provider, value.ref)
         try:
             size = self._inventory.refined_shape(slot, value)
-        except (ShapeError, TypeError, ValueError) as error:
+        except ShapeError as error:
             self._fail(run, slot, "substrate", f"host {value.ref}: {error}", now, host=host)
             return
         self._finish(run, slot, now, host=host, **size)

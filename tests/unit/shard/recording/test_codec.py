@@ -3,6 +3,7 @@ import enum
 import math
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -97,7 +98,7 @@ def test_any_mapping_is_written_as_a_map() -> None:
 def test_a_set_is_written_in_one_order_however_it_came_to_be(items: list[tuple[str, int | None]]) -> None:
     codec = Codec[set[tuple[str, int | None]]](set[tuple[str, int | None]])
     data = codec.encode(set(items))
-    assert codec.encode(set(reversed(items))) == data
+    assert codec.encode(set(sorted(items, key=repr))) == data
     assert codec.decode(data) == set(items)
     assert [tuple(item) for item in msgspec.msgpack.decode(data)] == sorted(
         set(items), key=msgspec.msgpack.encode
@@ -110,10 +111,8 @@ def test_a_set_is_written_in_one_order_however_it_came_to_be(items: list[tuple[s
 @example(b"\x92\xa6Rollup\xdd\xff\xff\xff\xff")
 def test_bytes_from_anywhere_are_read_or_refused_and_nothing_else(data: bytes) -> None:
     for codec in (EVENTS, EFFECTS, Codec[Fraction](Fraction)):
-        try:
+        with suppress(DecodeError):
             codec.decode(data)
-        except DecodeError:
-            pass
 
 
 @given(values.of(Event), st.data())
@@ -121,10 +120,8 @@ def test_a_damaged_event_is_read_or_refused_and_nothing_else(event: Event, data:
     written = bytearray(EVENTS.encode(event))
     place = data.draw(st.integers(0, len(written) - 1))
     written[place] = data.draw(st.integers(0, 255))
-    try:
+    with suppress(DecodeError):
         EVENTS.decode(bytes(written))
-    except DecodeError:
-        pass
 
 
 def test_an_unknown_kind_of_event_is_refused_by_name() -> None:

@@ -71,7 +71,7 @@ def test_no_piece_is_much_larger_than_it_may_be() -> None:
 
 
 def test_a_small_state_is_one_piece() -> None:
-    assert len(list(PIECES.cut(State(boxes={"a": Box()})))) == 1
+    assert len(list(PIECES.cut(State(boxes={"a": Box()}), 100))) == 1
 
 
 @rule("shard.R8")
@@ -111,7 +111,7 @@ def test_a_state_that_hides_what_changes_in_a_tuple_is_refused() -> None:
     "path", [("nowhere",), ("boxes", None), ("boxes", "credit"), ("now",), ("now", None), ("last",)]
 )
 def test_a_piece_that_belongs_nowhere_is_refused(path: Path) -> None:
-    root = next(PIECES.cut(State()))
+    root = next(PIECES.cut(State(), 100))
     with pytest.raises(DecodeError, match="belongs to"):
         PIECES.join([root, PIECE.encode((path, b"\x90"))])
 

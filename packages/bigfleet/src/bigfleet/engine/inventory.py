@@ -81,7 +81,9 @@ class Inventory:
         return len(self._rows)
 
     def __contains__(self, machine_id: str) -> bool:
-        return self._entry_or_none(machine_id) is not None
+        if self._overlay is not None and machine_id in self._overlay:
+            return self._overlay[machine_id] is not None
+        return machine_id in self._rows
 
     def __iter__(self) -> Iterator[str]:
         """The ids, in no particular order, without what the overlay adds or takes away."""
@@ -89,10 +91,17 @@ class Inventory:
 
     def entry(self, machine_id: str) -> Entry:
         """The machine as it is now, a change that waits for the end of the cycle included."""
-        entry = self._entry_or_none(machine_id)
+        entry = self.find(machine_id)
         if entry is None:
             raise UnknownMachineError(machine_id)
         return entry
+
+    def find(self, machine_id: str) -> Entry | None:
+        """Like ``entry``; None for a machine that is not there."""
+        if self._overlay is not None and machine_id in self._overlay:
+            return self._overlay[machine_id]
+        row = self._rows.get(machine_id)
+        return None if row is None else self._read(row)
 
     def cells(self, state: MachineState) -> Iterable[Cell]:
         """The cells of one state, in no particular order."""
@@ -228,12 +237,6 @@ class Inventory:
         for provider, capacity_type in self._refused_meanwhile:
             self.mark_not_deletable(provider, capacity_type)
         self._refused_meanwhile.clear()
-
-    def _entry_or_none(self, machine_id: str) -> Entry | None:
-        if self._overlay is not None and machine_id in self._overlay:
-            return self._overlay[machine_id]
-        row = self._rows.get(machine_id)
-        return None if row is None else self._read(row)
 
     def _read(self, row: "_Row") -> Entry:
         offer, binding = row.offer, row.binding

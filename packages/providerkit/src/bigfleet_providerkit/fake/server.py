@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final
 
 from bigfleet_base.model import MachineState
 from bigfleet_base.telemetry import Log, Logs
@@ -17,7 +18,6 @@ from bigfleet_providerkit.fake.knobs import Knobs
 from bigfleet_providerkit.listing import Listed
 from bigfleet_providerkit.metrics import Telemetry
 from bigfleet_providerkit.process import Provider, Serving
-from bigfleet_providerkit.records import Slot
 from bigfleet_providerkit.server import Context, Refused, Service
 from bigfleet_providerkit.settings import Settings
 from bigfleet_providerkit.work import NANOS
@@ -30,14 +30,13 @@ class FakeServer(Provider):
     """A provider process whose callers are as far away as the knobs say."""
 
     def __init__(self, backend: FakeBackend, settings: Settings, serving: Serving, log: Log) -> None:
-        super().__init__(backend, settings, serving, log)
         knobs = backend.substrate.knobs
-        self._reads = _Reads(self.core, knobs.list_stale)
-        self._service = _FaultyService(self._reads, self._driver, self._telemetry, knobs)
+        self._lag = _Lag(knobs.list_stale)
+        super().__init__(backend, settings, serving, log, partial(_FaultyService, knobs, self._lag))
 
     async def start(self) -> None:
         await super().start()
-        self._tasks.append(asyncio.get_running_loop().create_task(self._reads.watch()))
+        self._tasks.append(asyncio.get_running_loop().create_task(self._lag.watch(self.core)))
 
 
 @asynccontextmanager
@@ -56,9 +55,19 @@ async def serve_fake(
 
 
 class _FaultyService(Service):
-    def __init__(self, reads: "_Reads", driver: Driver, telemetry: Telemetry, knobs: Knobs) -> None:
-        super().__init__(cast("Core", reads), driver, telemetry)
+    def __init__(
+        self,
+        knobs: Knobs,
+        lag: "_Lag",
+        core: Core,
+        driver: Driver,
+        telemetry: Telemetry,
+        *,
+        is_plaintext: bool,
+    ) -> None:
+        super().__init__(core, driver, telemetry, is_plaintext=is_plaintext)
         self._boundary = Boundary(knobs)
+        self._lag = lag
 
     def _handler(
         self, method: str, behaviour: Callable[[Any, Context], Awaitable[bytes]], request: Any
@@ -77,30 +86,26 @@ class _FaultyService(Service):
 
         return super()._handler(method, crossed, request)
 
-
-class _Reads:
-    """What the server reads of a core, with a List that lags."""
-
-    def __init__(self, core: Core, lag: int) -> None:
-        self._core = core
-        self._lag = lag
-        self._lagging: LaggingList | None = None
-        self.settings = core.settings
-
-    def get(self, machine_id: str) -> Slot | None:
-        return self._core.get(machine_id)
-
-    def list_machines(self, states: frozenset[MachineState], max_results: int, since: bytes) -> Listed:
-        if self._lagging is None:
-            return self._core.list_machines(states, max_results, since)
+    async def _listed(self, states: frozenset[MachineState], max_results: int, since: bytes) -> Listed:
+        behind = self._lag.behind
+        if behind is None:
+            return await super()._listed(states, max_results, since)
         now = time.monotonic_ns()
-        self._lagging.observe(now)
-        return self._lagging.answer(states, max_results, since, now)
+        behind.observe(now)
+        return behind.answer(states, max_results, since, now)
 
-    async def watch(self) -> None:
-        """Keep the lagging List going, once there is something to list."""
-        if self._lag:
-            self._lagging = LaggingList(self._core, self._lag)
+
+class _Lag:
+    """How far List is behind: not at all until there is something to list, or without a lag."""
+
+    def __init__(self, nanos: int) -> None:
+        self._nanos = nanos
+        self.behind: LaggingList | None = None
+
+    async def watch(self, core: Core) -> None:
+        """Note what becomes of the machines."""
+        if self._nanos:
+            self.behind = LaggingList(core, self._nanos)
             while True:
-                await asyncio.sleep(self._lag / _LOOKS / NANOS)
-                self._lagging.observe(time.monotonic_ns())
+                await asyncio.sleep(self._nanos / _LOOKS / NANOS)
+                self.behind.observe(time.monotonic_ns())

@@ -197,6 +197,8 @@ class ShardCore:
         self._ctx.mark(series.EPOCH, self.settings.epoch)
         if self.settings.options.paused or self.settings.options.dry_run:
             self.executor.halt()
+        if self.settings.options.dry_run:
+            self.outboxes.halt_instructions(True)
         self.reconcile.start()
 
     def _dispatch(self, event: Event) -> None:
@@ -291,7 +293,7 @@ class ShardCore:
                 self._look_at_lists()
             case Timer.BLOB | Timer.CORDON:
                 self.executor.timer(timer, key)
-            case Timer.INSTRUCTION | Timer.REMOVED:
+            case Timer.INSTRUCTION | Timer.REMOVED | Timer.OUTBOX:
                 self.outboxes.timer(timer, key)
             case Timer.LIST if self.running is not None:
                 # What it would merge waits for the end of the cycle, like every List.

@@ -43,7 +43,8 @@ class Fleet:
 
     def machine(self, machine_id: str) -> Machine | None:
         """The record as it is now, changes during a running cycle included."""
-        return self._inventory.entry(machine_id).machine if machine_id in self._inventory else None
+        entry = self._inventory.find(machine_id)
+        return None if entry is None else entry.machine
 
     def sidecar(self, machine_id: str) -> Sidecar:
         return self._inventory.entry(machine_id).sidecar

@@ -257,6 +257,9 @@ class Outboxes:
                 farewell = self.state.farewells.get(key)
                 if farewell is not None and farewell.due <= self._ctx.now:
                     self._say_last_word(key)
+            case Timer.OUTBOX:
+                # ``flush`` goes on at the end of this very event.
+                pass
             case _:
                 raise AssertionError(f"{timer} is not the outboxes'")
 
@@ -274,8 +277,7 @@ class Outboxes:
             del self.state.dirty[cluster]
             room -= self._send(cluster, room)
         if self.state.dirty:
-            # Any time asked for will do: the next event goes on here.
-            self._ctx.timers.at(self._ctx.now, Timer.REMOVED)
+            self._ctx.timers.at(self._ctx.now, Timer.OUTBOX)
 
     def depths(self) -> dict[FrameClass, int]:
         """Frames in all outboxes; what a replay has yet to show is not in one."""

@@ -25,6 +25,11 @@ from bigfleet.shard.recording.pieces import Pieces
 from bigfleet.shard.recording.segments import BATCHES, Frame, Kind
 from bigfleet_base.model import CapacityType, Need
 
+PIECE: Final = 4_000
+"""Values in one piece of the state, a few milliseconds' worth."""
+BLOCK: Final = 500
+"""Machines in one block, the same."""
+
 
 @dataclass(slots=True)
 class EngineState:
@@ -75,9 +80,9 @@ def restore(frames: Iterable[Frame]) -> ShardCore:
 
 
 def _frames(state: SavedState, entries: Iterator[Entry]) -> Iterator[Frame]:
-    for piece in _PIECES.cut(state):
+    for piece in _PIECES.cut(state, PIECE):
         yield Frame(Kind.STATE, piece)
-    for block in machines.encode_blocks(entries):
+    for block in machines.encode_blocks(entries, BLOCK):
         yield Frame(Kind.MACHINES, block)
 
 

@@ -15,21 +15,21 @@ from bigfleet.engine.inventory import Entry, Sidecar
 from bigfleet.shard.recording.codec import Codec, DecodeError
 from bigfleet_base.model import Machine
 
-BLOCK: Final = 500
-"""Machines in one block, about three milliseconds' worth."""
+MAX_BLOCK: Final = 10_000
 
 
-def encode_blocks(entries: Iterable[Entry]) -> Iterator[bytes]:
-    """The blocks, each made when it is asked for."""
+def encode_blocks(entries: Iterable[Entry], size: int) -> Iterator[bytes]:
+    """Blocks of so many machines, each made when it is asked for."""
+    assert size <= MAX_BLOCK
     rest = iter(entries)
-    while some := list(islice(rest, BLOCK)):
+    while some := list(islice(rest, size)):
         yield CODEC.encode((len(some), tuple(_column(list(map(field, some))) for field in _FIELDS)))
 
 
 def decode_block(data: bytes) -> Iterator[Entry]:
     """The machines of a block, in the order they were given in."""
     count, columns = CODEC.decode(data)
-    if not 0 < count <= BLOCK:
+    if not 0 < count <= MAX_BLOCK:
         raise DecodeError(f"a block of {count} machines")
     for row in zip(*(_expand(column, count) for column in columns), strict=True):
         yield Entry(Machine(*row[:_OF_MACHINE]), Sidecar(*row[_OF_MACHINE:]))

@@ -18,9 +18,6 @@ from bigfleet.shard.recording.codec import Codec, DecodeError
 
 T = TypeVar("T")
 
-PIECE: Final = 4_000
-"""Values in one piece, about two milliseconds' worth."""
-
 Path = tuple[str | None, ...]
 """The way to a container: names of fields, and None for the item that was added last."""
 
@@ -41,8 +38,8 @@ class Pieces(Generic[T]):
         copied: T = self._root.copy(state)
         return copied
 
-    def cut(self, state: T, size: int = PIECE) -> Iterator[bytes]:
-        """The pieces, each made when it is asked for."""
+    def cut(self, state: T, size: int) -> Iterator[bytes]:
+        """The pieces, of about so many values, each made when it is asked for."""
         for path, data in _cut(self._root, state, size):
             yield self._codec.encode((path, data))
 
@@ -137,7 +134,10 @@ class _Node:
             return lambda value: weighs[type(value)](value) if type(value) in weighs else 1
         if not self.varies:
             return lambda _: 1
-        each = self.member.weigh if self.origin is not tuple else _node(self.args[0]).weigh
+        inner = self.member if self.origin is not tuple else _node(self.args[0])
+        if not inner.varies:
+            return lambda value: 1 + 2 * len(value)
+        each = inner.weigh
         if self.origin in (dict, Mapping):
             return lambda value: 1 + len(value) + sum(map(each, value.values()))
         return lambda value: 1 + sum(map(each, value))
@@ -185,16 +185,24 @@ def _cut(node: _Node, value: Any, size: int) -> Iterator[tuple[Path, bytes]]:
 def _shell(node: _Node, path: Path, value: Any, size: int, later: list[_Large]) -> Any:
     """A value small enough to be written whole: its large containers are empty, and are named in
     ``later``."""
-    if not (node.is_record or node.is_container) or node.weigh(value) <= size:
-        return value
-    if node.is_container:
+    if node.is_record:
+        emptied = {
+            name: _shell(inner, (*path, name), getattr(value, name), size, later)
+            for name, inner in node.fields.items()
+        }
+        return node.origin(**emptied)
+    if node.is_container and not _is_small(node, value, size):
         later.append(_Large(node, path, value))
         return node.origin()
-    emptied = {
-        name: _shell(inner, (*path, name), getattr(value, name), size, later)
-        for name, inner in node.fields.items()
-    }
-    return node.origin(**emptied)
+    return value
+
+
+def _is_small(node: _Node, value: Any, size: int) -> bool:
+    """Found out without looking at many items: a large state must not be weighed in one go."""
+    return (not node.member.varies or len(value) <= _FEW) and node.weigh(value) <= size
+
+
+_FEW: Final = 8
 
 
 def _cut_items(large: _Large, size: int) -> Iterator[tuple[Path, bytes]]:

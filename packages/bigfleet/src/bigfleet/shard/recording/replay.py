@@ -105,7 +105,7 @@ def replay(
     """Feed a segment's events to a core restored from its checkpoint, up to a batch or the first
     difference."""
     try:
-        run = _Run(restore(segment.checkpoint()))
+        run = Run(restore(segment.checkpoint()))
     except (DecodeError, ValueError, TypeError) as error:
         raise SegmentError(f"{segment.name}: the checkpoint cannot be read: {error}") from error
     summary = Summary(segment.name)
@@ -129,17 +129,17 @@ def replay(
     return summary
 
 
-class _Run:
+class Run:
     """A core driven as the shell drives it: a cycle has its first step before the next event and its last
     right before the event that says so; what lies between does not matter."""
 
     def __init__(self, core: ShardCore) -> None:
-        self._core = core
+        self.core = core
         self._begun: object = None
 
     def take(self, batch: Batch, number: int) -> tuple[list[Derived], str]:
         """What comes of a batch, and the error of a core that did not get through it."""
-        core, derived = self._core, []
+        core, derived = self.core, []
         try:
             for event in batch.events:
                 if isinstance(event, CycleFinished) and core.running is not None:

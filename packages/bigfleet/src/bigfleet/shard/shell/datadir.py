@@ -63,14 +63,14 @@ class DataDir:
             return ()
         try:
             pairs = json.loads(text)
-            if not all(isinstance(key, str) and isinstance(value, str) for key, value in map(tuple, pairs)):
-                raise ValueError("a pair is not of two texts")
-        except (TypeError, ValueError) as error:
+        except ValueError:
+            pairs = None
+        if not isinstance(pairs, list) or not all(map(_is_pair, pairs)):
             # To go on without a limit would drive machines that belong to another shard.
             raise DataDirError(
-                f"{self.path / 'domains'} is not a JSON array of [key, value] pairs ({error}); correct it, or"
-                " remove it if this shard is to manage every machine its providers list"
-            ) from error
+                f"{self.path / 'domains'} is not a JSON array of [key, value] pairs; correct it, or remove it"
+                " if this shard is to manage every machine that its providers list"
+            )
         return tuple((key, value) for key, value in pairs)
 
     def is_paused(self) -> bool:
@@ -116,6 +116,10 @@ class DataDir:
                 os.close(folder)
         except OSError as error:
             raise DataDirError(f"cannot write {self.path / name}: {error.strerror}") from error
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)
 
 
 _EPOCH: Final = re.compile(r"[0-9]{1,19}")

@@ -87,7 +87,8 @@ class Providers(Protocol):
 class Recorder(Protocol):
     """Keeps what the core was told, before anybody sees what came of it."""
 
-    def record(self, batch: Sequence[tuple[int, Event]]) -> None: ...
+    def record(self, now: int, events: Sequence[Event], effects: Sequence[Effect]) -> None: ...
+    def close(self) -> None: ...
 
 
 class Driver:
@@ -170,22 +171,25 @@ class Driver:
             self._events.appendleft((PauseFile(present), None))
 
     def _handle_some(self, sessions: Sessions, providers: Providers) -> None:
-        batch: list[tuple[int, Event]] = []
+        batch: list[Event] = []
         effects: list[Effect] = []
         waiters: list[asyncio.Future[None]] = []
-        begun = time.perf_counter_ns()
+        # One time for all of them, as a replay will have it.
+        now, begun = self.clock.now(), time.perf_counter_ns()
         while self._events and time.perf_counter_ns() - begun < BATCH_NS:
             event, waiter = self._events.popleft()
             if self.core.running is not None and isinstance(event, _BETWEEN_CYCLES):
                 self._held.append((event, waiter))
                 continue
-            effects += self._handle(event, batch)
+            effects += self._handle(event, now)
+            batch.append(event)
             if waiter is not None:
                 waiters.append(waiter)
-        if not batch and self._is_due():
-            effects += self._handle(TimePassed(), batch)
+        if not batch and self._is_due(now):
+            effects += self._handle(TimePassed(), now)
+            batch.append(TimePassed())
         if batch and self._recorder is not None:
-            self._recorder.record(batch)
+            self._recorder.record(now, batch, effects)
         if self._audit is not None:
             lines = [effect for effect in effects if isinstance(effect, WriteAudit)]
             if lines:
@@ -196,8 +200,8 @@ class Driver:
             if not each.done():
                 each.set_result(None)
 
-    def _handle(self, event: Event, batch: list[tuple[int, Event]]) -> list[Effect]:
-        now, begun = self.clock.now(), time.perf_counter_ns()
+    def _handle(self, event: Event, now: int) -> list[Effect]:
+        begun = time.perf_counter_ns()
         effects = self.core.handle(event, now)
         spent = time.perf_counter_ns() - begun
         if isinstance(event, _BETWEEN_CYCLES):
@@ -207,12 +211,11 @@ class Driver:
         elif isinstance(event, ShutdownBegun):
             # The cycle under way is left where it is: nothing of it has been told to anybody.
             self._stopping = True
-        batch.append((now, event))
         return effects
 
-    def _is_due(self) -> bool:
+    def _is_due(self, now: int) -> bool:
         due = self.core.next_deadline()
-        return due is not None and due <= self.clock.now()
+        return due is not None and due <= now
 
     def _advance(self) -> None:
         """Run the cycle for a slice."""

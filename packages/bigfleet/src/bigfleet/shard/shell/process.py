@@ -5,11 +5,11 @@ import faulthandler
 import gc
 import secrets
 import signal
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from grpc import aio
 
@@ -30,17 +30,20 @@ from bigfleet.shard.shell.web import Pages
 from bigfleet_base.telemetry import Logs, Metrics, Role
 from bigfleet_base.telemetry.catalogue import process as process_series
 from bigfleet_base.telemetry.catalogue import shard as series
-from bigfleet_base.wire import Identity, TlsCredentials, TlsFiles, TransportError, listen
+from bigfleet_base.wire import Identity, TlsCredentials, TlsFiles, TransportError, bound_address, listen
 from bigfleet_base.wire.identity import Role as PeerRole
 from bigfleet_base.wire.session import Stamp
 
 START_ERRORS: Final = (DataDirError, AuditLogError, TransportError)
 """What keeps a shard from starting and is somebody's to correct; the messages say how."""
 
+MakeRecorder: TypeAlias = Callable[[ShardCore], Recorder]
+
 CALLS_GRACE_S: Final = 5.0
 """For provider calls that were sent when the end came (P2)."""
 _CORE_GRACE_S: Final = 1.0
 _SERVER_GRACE_S: Final = 0.5
+_STDERR: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,9 @@ class ShardOptions:
     incremental: bool = False
     full_interval_ns: int = 600 * 10**9
     audit_log: str = ""
+    record_dir: Path | None = None
+    record_max_bytes: int = 0
+    """0: nothing is recorded."""
     tls: TlsFiles | None = None
     insecure: bool = False
     plain_providers: bool = False
@@ -66,62 +72,65 @@ class ShardOptions:
 
 
 class ShardProcess:
-    """One shard. Making it takes the lock and the epoch; a ``START_ERRORS`` leaves nothing behind."""
+    """One shard, made inside a running loop. Making it takes the lock and the epoch and dials the providers;
+    one of ``START_ERRORS`` leaves nothing behind."""
 
-    def __init__(self, options: ShardOptions, logs: Logs, recorder: Recorder | None = None) -> None:
-        self._options = options
+    def __init__(self, options: ShardOptions, logs: Logs, make_recorder: MakeRecorder | None = None) -> None:
         shard_id = options.settings.shard_id
-        own = Identity(PeerRole.SHARD, shard_id)
-        self._tls = TlsCredentials(options.tls, own) if options.tls else None
-        self._data = DataDir(options.data_dir)
-        try:
-            epoch = self._data.next_epoch(options.epoch_floor)
+        self._options = options
+        self._tls = TlsCredentials(options.tls, Identity(PeerRole.SHARD, shard_id)) if options.tls else None
+        with ExitStack() as undo:
+            data = DataDir(options.data_dir)
+            undo.callback(data.close)
+            epoch = data.next_epoch(options.epoch_floor)
             self.settings = replace(
-                options.settings, epoch=epoch, seed=secrets.token_bytes(16), domains=self._data.domains()
+                options.settings, epoch=epoch, seed=secrets.token_bytes(16), domains=data.domains()
             )
-            self._log = logs.logger("shard", shard_id=shard_id, shard_epoch=epoch)
+            log = self._log = logs.logger("shard", shard_id=shard_id, shard_epoch=epoch)
             self.metrics = Metrics(Role.SHARD)
             self._audit = AuditLog(options.audit_log, self._audit_failed) if options.audit_log else None
-        except BaseException:
-            self._data.close()
-            raise
-        if self._audit is not None:
-            self._log.info("decision audit log enabled", path=options.audit_log)
-        self._recorder = recorder
+            if self._audit is not None:
+                undo.callback(self._audit.close)
+                log.info("decision audit log enabled", path=options.audit_log)
+            clock, fence = Clock(), Fence(shard_id, epoch)
+            self.core = ShardCore(self.settings)
+            self._recorder = make_recorder(self.core) if make_recorder else None
+            self.driver = Driver(
+                self.core,
+                clock,
+                self.metrics,
+                log,
+                is_paused=data.is_paused,
+                audit=self._audit,
+                recorder=self._recorder,
+            )
+            self.providers = Providers(
+                {endpoint.name: self._client(endpoint, fence, clock) for endpoint in options.providers},
+                self.driver,
+            )
+            self._files = undo.pop_all()
+        self.sessions = Sessions(self.driver, self.providers, Stamp(epoch), self.metrics, log)
+        self.pages = Pages(
+            self.core, self._render, self.metrics.sketches, log, debug_everywhere=options.debug_endpoints
+        )
         self._server: aio.Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self.core = ShardCore(self.settings)
+        self._vital: list[asyncio.Task[Any]] = []
+        """The loop around the core, and the gRPC server."""
+        self._tasks: list[asyncio.Task[Any]] = []
         self.address = ""
         """Where operators reach it, once it listens."""
 
     async def start(self) -> None:
         """Listen and begin; the first Lists may still be under way when this returns (S5)."""
         options, settings, log = self._options, self.settings, self._log
-        clock = Clock()
-        self.driver = Driver(
-            self.core,
-            clock,
-            self.metrics,
-            log,
-            is_paused=self._data.is_paused,
-            audit=self._audit,
-            recorder=self._recorder,
-        )
-        fence = Fence(settings.shard_id, settings.epoch)
-        self.providers = Providers(
-            {endpoint.name: self._client(endpoint, fence, clock) for endpoint in options.providers},
-            self.driver,
-        )
-        self.sessions = Sessions(self.driver, self.providers, Stamp(settings.epoch), self.metrics, log)
-        self.pages = Pages(
-            self.core, self._render, self.metrics.sketches, log, debug_everywhere=options.debug_endpoints
-        )
         self._server, port = listen(options.listen, self._tls, insecure=options.insecure)
         add_services(self._server, self.sessions, Reads(lambda: self.core.views, log))
-        self._begin(self.driver.run(self.sessions, self.providers))
+        self._vital.append(self._begin(self.driver.run(self.sessions, self.providers)))
         self._begin(self._freeze_when_listed())
         await self._server.start()
-        self.address = _reached_at(options.listen, port)
+        # Not among the tasks that are cancelled: gRPC would take that for the end of its shutdown.
+        self._vital.append(asyncio.ensure_future(self._server.wait_for_termination()))
+        self.address = bound_address(options.listen, port)
         log.info("listening", addr=self.address)
         if options.metrics_address:
             self._begin(self.pages.serve(options.metrics_address))
@@ -133,17 +142,11 @@ class ShardProcess:
 
     async def crashed(self) -> None:
         """Never returns; raises when a part has died without which there is no shard (P1)."""
-        assert self._server is not None
-        watched = [
-            self._tasks[0],
-            asyncio.ensure_future(self.providers.crashed()),
-            asyncio.ensure_future(self._server.wait_for_termination()),
-        ]
+        providers = asyncio.ensure_future(self.providers.crashed())
         try:
-            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((*self._vital, providers), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in watched[1:]:
-                task.cancel()
+            providers.cancel()
         for task in done:
             task.result()
         raise RuntimeError("the gRPC server has ended by itself")
@@ -154,31 +157,35 @@ class ShardProcess:
 
     async def stop(self) -> None:
         """Hand over: what was sent is waited for and applied, then everybody is told (P2)."""
-        if self._server is not None:
+        if self._vital:
             self.pages.stopping = True
-            if not self._tasks[0].done():
+            if not self._vital[0].done():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_CORE_GRACE_S):
                         await self.driver.handled(ShutdownBegun())
                 await self.providers.finish(CALLS_GRACE_S)
+        if self._recorder is not None:
+            self._recorder.close()
+        if self._server is not None:
             await self.sessions.end_all("the shard is shutting down")
             await self._server.stop(_SERVER_GRACE_S)
-            await self.providers.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self.pages.stop()
-            self._log.info(
-                "shard stopped",
-                execute_workers=self.settings.concurrency,
-                queue_capacity=self.settings.queue_capacity,
-            )
-        if self._audit is not None:
-            self._audit.close()
-        self._data.close()
+            await asyncio.gather(*self._vital[1:], return_exceptions=True)
+        await self.providers.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.pages.stop()
+        self._files.close()
+        self._log.info(
+            "shard stopped",
+            execute_workers=self.settings.concurrency,
+            queue_capacity=self.settings.queue_capacity,
+        )
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(asyncio.get_running_loop().create_task(work))
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
+        return task
 
     def _client(self, endpoint: Endpoint, fence: Fence, clock: Clock) -> ProviderClient:
         options = self._options
@@ -228,7 +235,7 @@ async def run_shard(options: ShardOptions, logs: Logs) -> None:
         loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, shard.reopen_audit_log)
     # Not through the loop: it is when the loop stands still that stacks are wanted.
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, file=_STDERR, all_threads=True)
     try:
         await shard.start()
         ends = [asyncio.ensure_future(shard.crashed()), asyncio.ensure_future(stopped.wait())]
@@ -240,10 +247,3 @@ async def run_shard(options: ShardOptions, logs: Logs) -> None:
             ends[0].result()
     finally:
         await shard.stop()
-
-
-def _reached_at(address: str, port: int) -> str:
-    if address.startswith("unix"):
-        return address
-    host = address.rpartition(":")[0]
-    return f"{host}:{port}"

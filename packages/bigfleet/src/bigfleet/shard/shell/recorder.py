@@ -1,23 +1,26 @@
 """Writes the recording (shard.md R8): segments in a folder, bounded, and never in the way of the shard.
 
-The driver asks ``wants`` between cycles, gives a checkpoint to ``begin`` and calls ``advance`` when it has a
-few milliseconds; ``batch`` takes every batch of events before its effects are performed. While a checkpoint
-is being written, batches go to the segment before it too, so that whenever the process dies the last whole
+The driver gives every batch of events to ``record`` before it performs their effects. When it is time for a
+new segment, a checkpoint is taken between two cycles and written a frame with each batch that follows.
+Until it is whole, batches go to the segment before it too, so that whenever the process dies the last whole
 segment has everything that was done.
 """
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from io import FileIO
 from pathlib import Path
 from typing import Final
 
+from bigfleet.shard.core.core import ShardCore
 from bigfleet.shard.core.effects import Effect
 from bigfleet.shard.core.events import Event
 from bigfleet.shard.core.settings import MINUTE
+from bigfleet.shard.recording.checkpoint import SCHEMA, capture
 from bigfleet.shard.recording.codec import EncodeError
 from bigfleet.shard.recording.segments import BATCHES, HEADERS, MAGIC, Frame, Header, Kind, batch, frame
 from bigfleet_base.telemetry import Log, Metrics
@@ -29,13 +32,37 @@ CHECKPOINTS_KEPT: Final = 3
 RETRY_NS: Final = MINUTE
 
 
+def start_recording(
+    core: ShardCore, folder: Path, limit: int, metrics: Metrics, log: Log, now: int
+) -> "Recorder":
+    """Record a core that has not been told anything yet."""
+
+    def take_checkpoint() -> Iterator[Frame] | None:
+        return capture(core) if core.running is None else None
+
+    header = Header(version("bigfleet"), SCHEMA)
+    recorder = Recorder(folder, limit, header, take_checkpoint, metrics, log)
+    recorder.start(now)
+    return recorder
+
+
 class Recorder:
     """The recording of one process. ``limit`` bounds the folder in bytes; 0 records nothing."""
 
-    def __init__(self, folder: Path, limit: int, header: Header, metrics: Metrics, log: Log) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limit: int,
+        header: Header,
+        take_checkpoint: Callable[[], Iterator[Frame] | None],
+        metrics: Metrics,
+        log: Log,
+    ) -> None:
         self._folder = folder
         self._limit = limit
         self._header = header
+        self._take_checkpoint = take_checkpoint
+        """None while a cycle runs."""
         self._errors = metrics.counter(series.RECORDING_ERRORS)
         self._log = log
         self._kept: list[_Kept] | None = None
@@ -50,8 +77,32 @@ class Recorder:
         self._not_before: int | None = None
         """When the next segment may be tried after a failure."""
 
-    def wants(self, now: int) -> bool:
-        """Whether a checkpoint should be taken as soon as no cycle is running."""
+    def start(self, now: int) -> None:
+        """Begin the first segment, before the core has been told anything."""
+        self._take_if_wanted(now)
+        while self._advance():
+            pass
+
+    def record(self, now: int, events: Sequence[Event], effects: Sequence[Effect]) -> None:
+        """Write a batch. When this returns the kernel has it, or the error has been counted."""
+        self._write(now, events, effects)
+        if not self._advance():
+            self._take_if_wanted(now)
+
+    def close(self) -> None:
+        """End the recording in order."""
+        self._limit = 0
+        self._drop_next()
+        self._close_current()
+
+    def _take_if_wanted(self, now: int) -> None:
+        if self._wants(now):
+            checkpoint = self._take_checkpoint()
+            if checkpoint is not None:
+                self._begin(checkpoint, now)
+
+    def _wants(self, now: int) -> bool:
+        """Whether it is time for a new segment."""
         if self._limit == 0 or self._next is not None:
             return False
         if self._not_before is not None and now < self._not_before:
@@ -59,9 +110,8 @@ class Recorder:
         current = self._current
         return current is None or current.events > max(SEGMENT_EVENTS, current.checkpoint)
 
-    def begin(self, checkpoint: Iterator[Frame], now: int) -> None:
+    def _begin(self, checkpoint: Iterator[Frame], now: int) -> None:
         """Start a segment with a checkpoint of the core as it is now."""
-        assert self._next is None, "a checkpoint is being taken"
         # Until it has succeeded it counts as failed: that is when it may be tried again.
         self._not_before = now + RETRY_NS
         path = self._folder
@@ -78,7 +128,7 @@ class Recorder:
             return
         self._frames = checkpoint
 
-    def advance(self) -> bool:
+    def _advance(self) -> bool:
         """Write one more frame of the checkpoint that is being taken; False: there is none left."""
         if self._next is None:
             return False
@@ -100,8 +150,7 @@ class Recorder:
         self._make_room()
         return False
 
-    def batch(self, now: int, events: Sequence[Event], effects: Sequence[Effect]) -> None:
-        """Write a batch. When this returns the kernel has it, or the error has been counted."""
+    def _write(self, now: int, events: Sequence[Event], effects: Sequence[Effect]) -> None:
         if self._current is None and self._next is None:
             return
         try:
@@ -125,11 +174,6 @@ class Recorder:
                 else:
                     self._close_current()
         self._make_room()
-
-    def close(self) -> None:
-        """End the recording in order."""
-        self._drop_next()
-        self._close_current()
 
     def _look(self) -> list["_Kept"]:
         """Make the folder, or find what earlier processes have left in it."""

@@ -18,6 +18,7 @@ from grpc import aio
 from bigfleet.shard.core.effects import EndStatus
 from bigfleet.shard.core.events import (
     BootstrapAnswered,
+    Event,
     HelloRepeated,
     NodeReadiness,
     ReclaimAcked,
@@ -51,8 +52,10 @@ from bigfleet_base.wire.session import (
 
 SLICE_NS: Final = 5_000_000
 """How long the reading of a roll-up may hold the loop."""
+MOST_AHEAD: Final = 64
+"""Frames of one session that the core may still have to hear of."""
 LAST_WORD_S: Final = 2.0
-"""How long a stream that we end is given to take its status; a peer that reads nothing never would."""
+"""How long streams are waited for when the process ends."""
 
 Context: TypeAlias = "aio.ServicerContext[bytes, bytes]"
 
@@ -78,21 +81,26 @@ class Sessions:
         self._log = log
         self._numbers = count(1)
         self._open: dict[int, _Session] = {}
+        self._closing = ""
         self._accepted: dict[str, AcceptedRollup] = {}
         """One for each cluster that the core has accepted something of, which bounds it."""
 
     async def serve(self, _requests: object, context: Context) -> None:
         """One stream, from its first frame to its status."""
         try:
+            if self._closing:
+                raise Refused(grpc.StatusCode.UNAVAILABLE, self._closing)
             hello = await self._greet(context)
-            session = _Session(next(self._numbers), hello.cluster, context)
-            self._open[session.number] = session
-            try:
-                await self._serve(session, hello.protocol)
-            finally:
-                del self._open[session.number]
         except Refused as refused:
             await context.abort(refused.code, str(refused))
+        session = _Session(next(self._numbers), hello.cluster, context)
+        self._open[session.number] = session
+        try:
+            await self._serve(session, hello.protocol)
+        except Refused as refused:
+            await context.abort(refused.code, str(refused))
+        finally:
+            del self._open[session.number]
 
     def send(self, session: int, frames: Sequence[Frame]) -> None:
         """Have frames written, in this order."""
@@ -109,11 +117,11 @@ class Sessions:
             known.end(Refused(grpc.StatusCode[status.value], text))
 
     async def end_all(self, text: str) -> None:
-        """End every stream, and wait until the peers could have heard it."""
-        sessions = list(self._open.values())
-        for session in sessions:
+        """End every stream and refuse new ones; returns when the peers could have heard it."""
+        self._closing = text
+        for session in list(self._open.values()):
             session.end(Refused(grpc.StatusCode.UNAVAILABLE, text))
-        deadline = time.monotonic() + LAST_WORD_S + 1
+        deadline = time.monotonic() + LAST_WORD_S
         while self._open and time.monotonic() < deadline:  # noqa: ASYNC110  # streams end one by one
             await asyncio.sleep(0.005)
 
@@ -185,26 +193,32 @@ class Sessions:
                     session.newest = frame
                     session.has_rollup.set()
                 case BootstrapAnswer():
-                    self._answered(session, frame)
+                    # The first answer counts; one more while its blob waits for its call is nobody's (B2).
+                    if frame.error or self._providers.keep_blob(frame.request_id, frame.blob):
+                        await self._tell(
+                            session,
+                            BootstrapAnswered(session.number, frame.request_id, frame.ttl_s, frame.error),
+                        )
                 case CordonAck(instruction_id, nodes):
-                    self._driver.submit(ReclaimAcked(session.number, instruction_id, nodes))
-                case ReadinessReport(machine_id, node_name, ready):
-                    self._driver.submit(NodeReadiness(session.number, machine_id, node_name, ready))
+                    await self._tell(session, ReclaimAcked(session.number, instruction_id, nodes))
+                case ReadinessReport(machine_id, node, ready):
+                    await self._tell(session, NodeReadiness(session.number, machine_id, node, ready))
                 case Hello(cluster):
                     if cluster != session.cluster:
                         raise _invalid(f"a second Hello of {cluster[:64]!r} on {session.cluster!r}'s stream")
-                    self._driver.submit(HelloRepeated(session.number))
+                    await self._tell(session, HelloRepeated(session.number))
                 case None:
                     self._log.debug(
                         "operator message handling", cluster=session.cluster, err="unknown payload"
                     )
 
-    def _answered(self, session: "_Session", answer: BootstrapAnswer) -> None:
-        # The first answer counts; one more while its blob waits for its call is nobody's (B2).
-        if answer.error or self._providers.keep_blob(answer.request_id, answer.blob):
-            self._driver.submit(
-                BootstrapAnswered(session.number, answer.request_id, answer.ttl_s, answer.error)
-            )
+    async def _tell(self, session: "_Session", event: Event) -> None:
+        """Pass an event on at once, but never let a peer fill the queue of the core."""
+        session.told = (session.told + 1) % MOST_AHEAD
+        if session.told:
+            self._driver.submit(event)
+        else:
+            await self._driver.handled(event)
 
     async def _ingest(self, session: "_Session") -> None:
         while True:
@@ -271,6 +285,7 @@ class _Session:
         self.has_outgoing = asyncio.Event()
         self.newest: RawRollup | None = None
         self.has_rollup = asyncio.Event()
+        self.told = 0
 
     def end(self, status: Refused) -> None:
         if not self.ended.done():

@@ -8,7 +8,7 @@ import orjson
 
 from bigfleet.shard.core.core import ShardCore
 from bigfleet_base.telemetry import CONTENT_TYPE, Log
-from bigfleet_base.wire import TransportError
+from bigfleet_base.wire import TransportError, bound_address
 from bigfleet_base.wire.web import Answer, Web, text
 
 FIRST_PAUSE_S: Final = 1.0
@@ -53,7 +53,7 @@ class Pages:
             except (OSError, TransportError) as error:
                 self._log.error("metrics not served; trying again", addr=address, err=error, pause_s=pause)
             else:
-                self._log.info("metrics serving", addr=address)
+                self._log.info("metrics serving", addr=bound_address(address, self.port))
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)

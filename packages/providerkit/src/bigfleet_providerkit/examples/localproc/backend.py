@@ -7,8 +7,8 @@ the provider, and every method finds in them what an earlier run of it, cut off 
 ``lock``            held by the agent as long as it lives, so that there is never a second one
 ``ref``             ``pid@starttime`` of the agent, which leads the session of all its machine's processes
 ``binding.json``    the cluster, its metadata, and the operation that bound the machine to it
-``blob``            the bootstrap blob, beside the hook ``bootstrap`` that is run with the cluster's id
-``exit.OPERATION``  the exit status of the hook
+``blob``            the bootstrap blob, beside the script ``bootstrap`` that is run with the cluster's id
+``exit.OPERATION``  the exit status of that script
 ==================  ==================================================================================
 """
 
@@ -21,7 +21,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,7 @@ from bigfleet_providerkit.backend import (
 )
 from bigfleet_providerkit.errors import NotFound, Terminal
 from bigfleet_providerkit.examples.localproc.computer import own_offerings, send_signal, session_members
+from bigfleet_providerkit.examples.localproc.nodes import JOIN, Nodes
 
 AGENT: Final = "bigfleet-localproc-agent"
 """Stands in every agent's command line, before its directory."""
@@ -54,10 +55,17 @@ class LocalProc(Backend):
     # configure waits for the hook, whose status 0 is the word that the node is Ready.
     readiness = "actuator-blocks"
 
-    def __init__(self, root: Path, hook: str = _DEFAULT_HOOK, quota: Sequence[Offering] = ()) -> None:
+    def __init__(
+        self,
+        root: Path,
+        hook: str = _DEFAULT_HOOK,
+        quota: Sequence[Offering] = (),
+        nodes: Nodes | None = None,
+    ) -> None:
         self._root = root
         self._hook = hook
         self._quota = quota
+        self._nodes = nodes or Nodes(None, self.name)
         root.mkdir(parents=True, exist_ok=True)
 
     @classmethod
@@ -65,6 +73,9 @@ class LocalProc(Backend):
         parser.add_argument("--root", metavar="DIR", default="", help="where the machines live")
         parser.add_argument(
             "--bootstrap", metavar="FILE", default="", help="shell script that joins a cluster"
+        )
+        parser.add_argument(
+            "--kubeconfigs", metavar="DIR", default="", help="kubeconfigs by cluster id, for Nodes of our own"
         )
 
     @classmethod
@@ -76,7 +87,15 @@ class LocalProc(Backend):
         except OSError as error:
             raise ValueError(f"cannot read {options.bootstrap} (--bootstrap): {error.strerror}") from error
         is_given = options.offerings or options.seed_count is not None
-        return cls(Path(options.root).resolve(), hook, () if is_given else own_offerings())
+        folder = Path(options.kubeconfigs).resolve() if options.kubeconfigs else None
+        if folder is not None and not folder.is_dir():
+            raise ValueError(f"{options.kubeconfigs} (--kubeconfigs) is not a directory")
+        return cls(
+            Path(options.root).resolve(),
+            hook,
+            () if is_given else own_offerings(),
+            Nodes(folder, options.provider or cls.name),
+        )
 
     async def offerings(self) -> Sequence[Offering]:
         return self._quota or self.standard_offerings
@@ -91,7 +110,7 @@ class LocalProc(Backend):
 
     async def create(self, op: Operation) -> Host:
         folder = self._root / op.machine.id
-        _start_agent(folder)
+        await asyncio.to_thread(_start_agent, folder)
         while not (ref := _read(folder / "ref")):
             _require_alive(folder)
             await asyncio.sleep(_POLL_S)
@@ -101,7 +120,13 @@ class LocalProc(Backend):
         folder = self._root / op.machine.id
         _require_alive(folder)
         _write(folder / "blob", op.bootstrap_blob)
-        _write(folder / "bootstrap", self._hook.encode())
+        if (kubeconfig := self._nodes.kubeconfig(op.cluster_id)) is None:
+            _write(folder / "bootstrap", self._hook.encode())
+        else:
+            _write(folder / "hook", self._hook.encode())
+            _write(folder / "bootstrap", JOIN.encode())
+            for name, content in self._nodes.files(op.machine, kubeconfig).items():
+                _write(folder / name, content)
         bound = {
             "operation": op.operation_id,
             "cluster": op.cluster_id,
@@ -121,20 +146,22 @@ class LocalProc(Backend):
         if not _is_alive(folder):
             raise NotFound(f"no agent in {folder}")
         agent = _read(folder / "ref")
-        send_signal(session_members(agent, but_leader=True), signal.SIGTERM)
+        await self._nodes.cordon(op.cluster_id, op.machine.id)
+        send_signal(await _workloads(agent), signal.SIGTERM)
         end = time.monotonic() + op.grace_seconds
-        while left := session_members(agent, but_leader=True):
+        while left := await _workloads(agent):
             if time.monotonic() >= end:
                 send_signal(left, signal.SIGKILL)
             await asyncio.sleep(_POLL_S)
+        await self._nodes.remove(op.cluster_id, op.machine.id)
         # The binding goes last: as long as something of the cluster may be here, it says so.
-        for path in (folder / "blob", folder / "bootstrap", *folder.glob("exit.*"), folder / "binding.json"):
-            path.unlink(missing_ok=True)
+        _clear(folder, but={"lock", "inbox", "ref", "binding.json"})
+        (folder / "binding.json").unlink(missing_ok=True)
 
     async def delete(self, op: Operation) -> None:
         folder = self._root / op.machine.id
         while _is_alive(folder):
-            send_signal(session_members(_read(folder / "ref")), signal.SIGKILL)
+            send_signal(await asyncio.to_thread(session_members, _read(folder / "ref")), signal.SIGKILL)
             await asyncio.sleep(_POLL_S)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -158,13 +185,26 @@ def _start_agent(folder: Path) -> None:
         # Whatever an earlier agent left behind when it died has no place on a new machine.
         if ref := _read(folder / "ref"):
             send_signal(session_members(ref), signal.SIGKILL)
-        for path in folder.iterdir():
-            if path.name != "lock":
-                path.unlink()
+        _clear(folder, but={"lock"})
         os.mkfifo(folder / "inbox", 0o600)
         command = ["setsid", "--fork", "sh", "-c", _AGENT_SCRIPT, AGENT, str(folder)]
         quiet = subprocess.DEVNULL
         subprocess.run(command, stdin=lock, stdout=quiet, stderr=quiet, check=True)  # noqa: S603  # no input in it
+
+
+def _clear(folder: Path, *, but: Set[str]) -> None:
+    """Remove what is in a machine's directory, whoever put it there."""
+    for path in folder.iterdir():
+        if path.name in but:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+async def _workloads(agent: str) -> list[int]:
+    return await asyncio.to_thread(session_members, agent, but_leader=True)
 
 
 def _is_alive(folder: Path) -> bool:

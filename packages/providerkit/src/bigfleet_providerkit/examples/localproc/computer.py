@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from bigfleet_base.model import CapacityType
 from bigfleet_providerkit.backend import Offering
@@ -12,16 +11,17 @@ from bigfleet_providerkit.backend import Offering
 def session_members(ref: str, *, but_leader: bool = False) -> list[int]:
     """The processes of the session that ``pid@starttime`` leads or has led."""
     leader, _, started = ref.partition("@")
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal() and (stat := _stat(folder)):
-            if folder.name == leader and stat[19] != started:
+    found = set()
+    # Plain strings and not paths: every look reads all there is, and there may be many machines.
+    for pid in os.listdir("/proc"):
+        if pid.isdecimal() and (stat := _stat(pid)):
+            if pid == leader and stat[19] != started:
                 return []  # the number is another process's by now, so of the session nobody is left
             if stat[3] == leader and stat[0] != "Z":
-                found[folder.name] = int(folder.name)
+                found.add(pid)
     if but_leader:
-        found.pop(leader, None)
-    return list(found.values())
+        found.discard(leader)
+    return [int(pid) for pid in found]
 
 
 def send_signal(pids: Iterable[int], number: int) -> None:
@@ -43,9 +43,10 @@ def own_offerings() -> list[Offering]:
     ]
 
 
-def _stat(folder: Path) -> list[str]:
+def _stat(pid: str) -> list[str]:
     """The fields of ``/proc/PID/stat`` after the command, or none if the process is gone."""
     try:
-        return (folder / "stat").read_text().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()
     except OSError:
         return []

@@ -1,0 +1,155 @@
+"""A shard in this loop when its parts fail, pause or stop."""
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from bigfleet.shard.core.events import Event
+from bigfleet.shard.provider.endpoints import Endpoint
+from bigfleet.shard.shell.datadir import DataDirError
+from bigfleet.shard.shell.process import ShardProcess
+from bigfleet_base.model import MachineState
+from bigfleet_base.model.frames import BootstrapRequest, HelloAck, NodeState, Resync, RollupAck
+from bigfleet_base.telemetry import Logs
+from bigfleet_base.wire.session import BootstrapAnswer, encode_operator_message
+from bigfleet_providerkit.fake import FakeBackend, Knobs, Latency
+from tests.component.shard.world import OFFERINGS, SECOND, need, running
+from tests.support.eventually import eventually
+from tests.support.rules import rule
+
+
+@rule("shard.P1")
+async def test_a_metrics_port_that_is_taken_costs_the_pages_alone_and_they_come_when_it_is_free(
+    tmp_path: Path,
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        async with running(tmp_path, metrics_address=f"127.0.0.1:{port}") as world:
+            operator = await world.operator().connect()
+            await operator.roll_up(need())
+            await operator.received(RollupAck)
+            await operator.received(BootstrapRequest)
+            [line, *_] = world.logged("metrics not served; trying again")
+            assert line["level"] == "error"
+            taken.close()
+            await eventually(lambda: world.shard.pages.port == port)
+
+
+@rule("shard.P1")
+async def test_the_death_of_the_loop_around_the_core_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as world:
+        crashed = asyncio.ensure_future(world.shard.crashed())
+        operator = await world.operator().connect()
+        await operator.received(HelloAck)
+        assert not crashed.done()
+
+        def fail(event: Event, now: int) -> list[object]:
+            raise AssertionError("a defect")
+
+        monkeypatch.setattr(world.shard.core, "handle", fail)
+        with pytest.raises(AssertionError, match="a defect"):
+            async with asyncio.timeout(20):
+                await crashed
+
+
+@rule("shard.P1")
+async def test_the_death_of_a_provider_call_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as world:
+        crashed = asyncio.ensure_future(world.shard.crashed())
+
+        async def fail(*_: object) -> None:
+            raise AssertionError("a defect")
+
+        monkeypatch.setattr(world.shard.providers, "_list", fail)
+        with pytest.raises(AssertionError, match="a defect"):
+            async with asyncio.timeout(20):
+                await crashed
+
+
+@rule("shard.P2")
+async def test_calls_that_were_sent_are_waited_for_and_applied(tmp_path: Path) -> None:
+    slow = FakeBackend(Knobs(rpc_latency=Latency("constant", SECOND // 2)), OFFERINGS)
+    log = tmp_path / "audit"
+    async with running(tmp_path, backend=slow, audit_log=str(log)) as world:
+        operator = await world.operator().connect()
+        await operator.roll_up(need(cpus=12))
+        await eventually(lambda: world.shard.core.executor.in_flight() == 3)
+        await world.shard.stop()
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        for kind in ("action.emitted", "action.result"):
+            assert len([line for line in lines if line["type"] == kind]) == 3
+        assert {line["outcome"] for line in lines if line["type"] == "action.result"} == {"success"}
+
+
+@rule("shard.R3")
+async def test_a_file_named_pause_stops_everything_that_changes_machines_until_it_is_gone(
+    tmp_path: Path,
+) -> None:
+    pause = tmp_path / "data" / "PAUSE"
+    async with running(tmp_path) as world:
+        operator = await world.operator().connect()
+        await operator.received(Resync)
+        pause.touch()
+        await operator.roll_up(need(cpus=4))
+        suppressed = 'bigfleet_shard_actions_suppressed_total{kind="Provision"}'
+        await eventually(lambda: world.metric(suppressed) > 0)
+        assert world.metric("bigfleet_shard_actuation_paused") == 1
+        assert world.metric('bigfleet_shard_actions_total{kind="Provision"}') == 0
+        pause.unlink()
+        request = await operator.received(BootstrapRequest)
+        pause.touch()
+        await eventually(world.shard.core.is_paused)
+        await operator.send(encode_operator_message(BootstrapAnswer(request.request_id, b"blob")))
+        await eventually(lambda: not world.shard.providers._blobs)
+        # A Bootstrap that waited for its blob is taken back: nothing is configured.
+        machines = [frame.state for frame in operator.of_kind(NodeState)]
+        assert MachineState.CONFIGURED not in machines
+        pause.unlink()
+        again = await operator.received(BootstrapRequest, 2)
+        await operator.send(encode_operator_message(BootstrapAnswer(again.request_id, b"blob")))
+        await operator.until(
+            lambda frames: [
+                f for f in frames if isinstance(f, NodeState) and f.state is MachineState.CONFIGURED
+            ]
+        )
+
+
+@rule("shard.F1")
+async def test_a_refused_start_leaves_the_folder_free(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "domains").write_text("nonsense")
+    with pytest.raises(DataDirError, match="domains"):
+        async with running(tmp_path):
+            raise AssertionError("it has started")
+    (tmp_path / "data" / "domains").write_text('[["topology.kubernetes.io/zone", "elsewhere"]]')
+    async with running(tmp_path) as world:
+        assert world.shard.settings.epoch == 2
+        await eventually(lambda: world.shard.core.ready()[0])
+        # Machines of other domains are not this shard's (Q10).
+        assert world.shard.core.debug_state()["machines"] == {}
+        with pytest.raises(DataDirError, match="in use"):
+            ShardProcess(world.shard._options, Logs())
+
+
+@rule("shard.T2", "shard.S5")
+async def test_a_provider_that_is_down_keeps_it_unready_and_sessions_open(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await eventually(lambda: world.shard.core.ready()[0])
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        async with running(tmp_path, providers=(Endpoint("default", address),)) as world:
+            operator = await world.operator().connect()
+            await operator.roll_up(need())
+            await operator.received(RollupAck)
+            assert world.shard.core.ready() == (False, "first provider reconcile not yet complete")
+            assert not operator.of_kind(Resync)

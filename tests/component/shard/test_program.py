@@ -1,0 +1,112 @@
+"""``bigfleet shard`` as a process: how it starts, what it refuses, how it ends."""
+
+import asyncio
+import signal
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from bigfleet_base.model.frames import HelloAck, Resync
+from tests.component.shard.programs import ShardProgram, command
+from tests.component.shard.world import Operator, need
+from tests.support.eventually import eventually
+from tests.support.rules import rule
+
+
+def get(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@rule("shard.P2")
+async def test_sigterm_ends_it_in_time_and_every_session_hears_why(tmp_path: Path) -> None:
+    with ShardProgram(tmp_path, "--seed-machines", "3") as shard:
+        operators = [Operator(shard.address, cluster) for cluster in ("c1", "c2")]
+        try:
+            for operator in operators:
+                await operator.connect()
+                await operator.received(Resync)
+            begun = time.monotonic()
+            shard.signal(signal.SIGTERM)
+            assert await asyncio.get_running_loop().run_in_executor(None, shard.ended) == 0
+            assert time.monotonic() - begun < 10
+            for operator in operators:
+                assert await operator.status() == ("UNAVAILABLE", "the shard is shutting down")
+        finally:
+            for operator in operators:
+                await operator.close()
+        assert shard.lines("signal received, shutting down") and shard.lines("shard stopped")
+
+
+async def test_sigint_ends_it_too(tmp_path: Path) -> None:
+    with ShardProgram(tmp_path) as shard:
+        shard.until("shard started")
+        shard.signal(signal.SIGINT)
+        assert await asyncio.get_running_loop().run_in_executor(None, shard.ended) == 0
+
+
+def test_what_runbooks_grep_for_is_logged_at_the_start(tmp_path: Path) -> None:
+    with ShardProgram(
+        tmp_path, "--audit-log", str(tmp_path / "audit"), "--execute-concurrency", "40"
+    ) as shard:
+        started = shard.until("shard started")
+        assert (started["execute_workers"], started["queue_capacity"]) == (40, 320)
+        assert started["component"] == "shard" and started["shard_id"] == "shard-0"
+        assert started["shard_epoch"] == 1
+        assert shard.until("decision audit log enabled")["path"] == str(tmp_path / "audit")
+        assert shard.until("metrics serving")["addr"] == shard.metrics_address
+
+
+@rule("shard.F1", "shard.P3")
+def test_of_two_processes_on_one_folder_one_refuses_and_the_epoch_rises_by_one(tmp_path: Path) -> None:
+    with ShardProgram(tmp_path) as first:
+        first.until("shard started")
+        with ShardProgram(tmp_path) as second:
+            assert second.ended() == 1
+            assert "in use by another process" in second.errors.read_text()
+        assert (tmp_path / "data" / "epoch").read_text() == "1\n"
+        first.process.kill()
+        first.process.wait()
+    with ShardProgram(tmp_path) as third:
+        assert third.until("shard started")["shard_epoch"] == 2
+
+
+@rule("shard.G1")
+def test_a_users_mistake_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+    result = command("shard", "--data-dir", str(tmp_path), "--tls-cert", "x")
+    assert result.returncode == 1
+    assert "--tls-key and --tls-ca is missing" in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_the_pages_are_there(tmp_path: Path) -> None:
+    with ShardProgram(tmp_path, "--seed-machines", "4") as shard:
+        address = shard.metrics_address
+        assert get(address, "/healthz") == (200, "ok\n")
+        shard.wait_for(lambda: get(address, "/readyz")[0] == 200)
+        assert '"Idle": 4' in get(address, "/debug/state")[1]
+        shard.wait_for(lambda: "bigfleet_shard_epoch 1.0" in get(address, "/metrics")[1])
+        assert get(address, "/debug/sketches")[0] == 200
+        assert get(address, "/nonsense")[0] == 404
+
+
+async def test_the_audit_log_is_reopened_and_stacks_are_dumped_on_a_signal(tmp_path: Path) -> None:
+    log = tmp_path / "audit"
+    with ShardProgram(tmp_path, "--audit-log", str(log), "--seed-machines", "2") as shard:
+        operator = await Operator(shard.address, "c1").connect()
+        try:
+            await operator.received(HelloAck)
+            await operator.roll_up(need(cpus=1))
+            await eventually(lambda: "rollup.accepted" in log.read_text())
+            log.rename(tmp_path / "audit.1")
+            shard.signal(signal.SIGHUP)
+            await eventually(log.exists)
+            await operator.roll_up(need(cpus=2))
+            await eventually(lambda: "rollup.accepted" in log.read_text())
+            shard.signal(signal.SIGUSR1)
+            await eventually(lambda: "most recent call first" in shard.errors.read_text())
+        finally:
+            await operator.close()

@@ -1,0 +1,56 @@
+"""A world whose core is recorded, as a function for tests and as a process to be killed."""
+
+import io
+import sys
+from pathlib import Path
+
+from bigfleet.shard.core.effects import Effect
+from bigfleet.shard.core.events import Event
+from bigfleet.shard.recording.checkpoint import SCHEMA, capture
+from bigfleet.shard.recording.segments import Header, digest
+from bigfleet.shard.shell import recorder as recorder_module
+from bigfleet.shard.shell.recorder import Recorder
+from bigfleet_base.telemetry import Logs, Metrics, Role
+from tests.unit.shard.recording.world import World
+
+SMALL_SEGMENT = 20_000
+
+
+class RecordedWorld(World):
+    """Takes a checkpoint whenever the recorder wants one, a frame at a time between other things."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.performed: list[str] = []
+        """The digest of every batch whose effects were performed."""
+        log = Logs(io.BytesIO()).logger("shard")
+        self.recorder = Recorder(folder, 1 << 30, Header("1.2.3", SCHEMA), Metrics(Role.SHARD), log)
+        super().__init__(seed, self._record)
+
+    def start(self) -> None:
+        self.recorder.begin(capture(self.core), self.now)
+        while self.recorder.advance():
+            pass
+        super().start()
+
+    def step(self) -> None:
+        if self.core.running is None and self.recorder.wants(self.now):
+            self.recorder.begin(capture(self.core), self.now)
+        self.recorder.advance()
+        super().step()
+
+    def _record(self, now: int, events: list[Event], effects: list[Effect]) -> None:
+        self.recorder.batch(now, events, effects)
+        self.performed.append(digest(effects).hex())
+
+
+def main() -> None:
+    recorder_module.SEGMENT_EVENTS = SMALL_SEGMENT  # type: ignore[misc]  # many segments in a short run
+    world = RecordedWorld(int(sys.argv[1]), Path(sys.argv[2]))
+    while True:
+        world.step()
+        while world.performed:
+            print(world.performed.pop(0), flush=True)
+
+
+if __name__ == "__main__":
+    main()
