@@ -1,6 +1,8 @@
 """The executor among a provider and operators that answer in any order, wrongly, late or never."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -8,11 +10,11 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
 
+from bigfleet.engine.actions import Action
 from bigfleet.shard.core.effects import ConfigureMachine, DropBlob, Effect, GetMachine
 from bigfleet.shard.core.events import BootstrapAnswered, BreakerChanged, CallEnded, Observed
 from bigfleet.shard.core.fleet import TRANSITIONAL
@@ -49,14 +51,16 @@ CLUSTERS = ("c1", "c2")
 MACHINES = tuple(f"m{n}" for n in range(9))
 ENDS = {CREATING: IDLE, CONFIGURING: CONFIGURED, DRAINING: IDLE, DELETING: SPECULATIVE, FAILED: IDLE}
 BEGINS = {Rpc.CREATE: CREATING, Rpc.CONFIGURE: CONFIGURING, Rpc.DRAIN: DRAINING, Rpc.DELETE: DELETING}
-WITHOUT_EFFECT = (FailureKind.NOT_SENT, FailureKind.REFUSED, FailureKind.NOT_SUPPORTED)
 UNCLEAR = (FailureKind.TRANSIENT, FailureKind.FAILED, FailureKind.BAD_ANSWER)
+ENDINGS = (*("done", "begun") * 4, "broken", "of another machine", *(kind.value for kind in FailureKind))
 OUTCOMES = frozenset(series.ACTION_OUTCOMES.labels[1].values or ())
 
 machines = st.sampled_from(MACHINES)
 # What stops everything is kept rare, or a run would see little else.
 rarely = st.sampled_from((False,) * 7 + (True,))
 clusters = st.sampled_from(CLUSTERS)
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
 class Executing(RuleBasedStateMachine):
@@ -82,173 +86,153 @@ class Executing(RuleBasedStateMachine):
 
     # What happens
 
-    @rule(ids=st.lists(machines, min_size=1, max_size=5), cluster=clusters, data=st.data())
-    def decide(self, ids: list[str], cluster: str, data: st.DataObject) -> None:
+    @rule(data=st.data())
+    def happen(self, data: st.DataObject) -> None:
+        """One of the things that can happen now; what keeps work going is more likely than what stops it."""
+        possible = [self.decide] * 3 + [self.wait, self.disturb, self.run_or_end_cycle]
+        if self.world.outboxes.requests:
+            possible += [self.answer] * 3
+        if self.asked:
+            possible.append(self.answer_again)
+        if self.world.outboxes.instructions:
+            possible += [self.cordon] * 2
+        if self.in_call:
+            possible += [self.end_call] * 5
+        if self.gets:
+            possible += [self.answer_get] * 3
+        if not self.is_running:
+            possible += [self.reconcile] * 3
+        data.draw(st.sampled_from(possible))(data.draw)
+
+    def decide(self, draw: Draw) -> None:
         """A cycle's actions, most of them for machines that are where they should be."""
-        actions = []
-        for machine_id in ids:
+        cluster, actions = draw(clusters), []
+        for machine_id in draw(st.lists(machines, min_size=3, max_size=9)):
             machine = self.world.fleet.machine(machine_id)
             state = SPECULATIVE if machine is None else machine.state
-            if data.draw(st.integers(0, 9)) == 0:
-                state = data.draw(st.sampled_from((SPECULATIVE, IDLE, CONFIGURED)))
+            if draw(rarely):
+                state = draw(st.sampled_from((SPECULATIVE, IDLE, CONFIGURED)))
             if state is CONFIGURED:
                 owner = cluster if machine is None else machine.cluster or cluster
-                actions.append(
-                    data.draw(st.sampled_from((preempt(machine_id, owner), reclaim(machine_id, owner))))
-                )
+                kinds: tuple[Action, ...] = (preempt(machine_id, owner), reclaim(machine_id, owner))
             elif state is IDLE:
-                actions.append(
-                    data.draw(st.sampled_from((bootstrap(machine_id, cluster), delete(machine_id))))
-                )
+                kinds = (bootstrap(machine_id, cluster), bootstrap(machine_id, cluster), delete(machine_id))
             else:
-                actions.append(provision(machine_id, cluster))
+                kinds = (provision(machine_id, cluster),)
+            actions.append(draw(st.sampled_from(kinds)))
         self.world.executor.before_cycle()
         self.world.executor.enqueue(self.world.executor.admit_probes(actions))
         self.settle()
 
-    @precondition(lambda self: self.world.outboxes.requests)
-    @rule(data=st.data(), ttl_s=st.sampled_from((0, 0, 0, 3, 8)), error=st.sampled_from(("", "", "", "no")))
-    def answer(self, data: st.DataObject, ttl_s: int, error: str) -> None:
-        _, request_id = data.draw(st.sampled_from(sorted(self.world.outboxes.requests)))
-        self.answer_request(self.asked[request_id], ttl_s, error)
+    def answer(self, draw: Draw) -> None:
+        _, request_id = draw(st.sampled_from(sorted(self.world.outboxes.requests)))
+        ttl_s, error = draw(st.sampled_from((0, 0, 0, 3, 8))), draw(st.sampled_from(("", "", "", "no")))
+        self.answer_request(request_id, ttl_s, error)
 
-    @precondition(lambda self: self.asked)
-    @rule(data=st.data())
-    def answer_again(self, data: st.DataObject) -> None:
+    def answer_again(self, draw: Draw) -> None:
         """One of the last requests, whether it was answered, was given up, or is out."""
-        recent = list(self.asked)[-3:]
-        self.answer_request(self.asked[data.draw(st.sampled_from(recent))], 0, "")
+        self.answer_request(draw(st.sampled_from(list(self.asked)[-3:])), 0, "")
 
-    @precondition(lambda self: self.world.outboxes.instructions)
-    @rule(data=st.data(), nodes=st.integers(0, 1))
-    def cordon(self, data: st.DataObject, nodes: int) -> None:
-        cluster, instruction = data.draw(st.sampled_from(sorted(self.world.outboxes.instructions)))
-        self.take(self.world.ack(instruction, cluster=cluster, nodes=nodes))
+    def answer_request(self, request_id: str, ttl_s: int, error: str) -> None:
+        if not error:
+            self.blobs.add(request_id)
+        event = BootstrapAnswered(1, request_id, ttl_s, error)
+        self.world.executor.answered(self.asked[request_id].cluster, event)
+        self.settle()
 
-    @precondition(lambda self: self.in_call)
-    @rule(data=st.data(), end=st.sampled_from(("now", "later", "failed")))
-    def accept(self, data: st.DataObject, end: str) -> None:
-        call = self.end_call(data)
-        begun = self.begin_there(call)
+    def cordon(self, draw: Draw) -> None:
+        cluster, instruction = draw(st.sampled_from(sorted(self.world.outboxes.instructions)))
+        self.take(self.world.ack(instruction, cluster=cluster, nodes=draw(st.integers(0, 1))))
+
+    def end_call(self, draw: Draw) -> None:
+        call = self.in_call.pop(draw(st.sampled_from(sorted(self.in_call))))
+        end = draw(st.sampled_from(ENDINGS))
         match end:
-            case "now":
-                self.finish_there(begun.id)
-            case "failed":
-                self.truth[begun.id] = replace(begun, state=FAILED, cluster="", last_error="it broke")
-        self.world.executor.call_ended(CallEnded(call.op, Observed(self.truth[begun.id])))
-        self.settle()
+            case "done" | "begun" | "broken":
+                begun = self.begin_there(call)
+                if end == "done":
+                    self.finish_there(begun.id)
+                elif end == "broken":
+                    self.truth[begun.id] = replace(begun, state=FAILED, cluster="", last_error="it broke")
+                self.world.executor.call_ended(CallEnded(call.op, Observed(self.truth[begun.id])))
+                self.settle()
+            case "of another machine":
+                self.world.executor.call_ended(CallEnded(call.op, Observed(record("stranger", IDLE))))
+                self.settle()
+            case _:
+                kind = FailureKind(end)
+                if kind in UNCLEAR and draw(st.booleans()):
+                    self.begin_there(call)
+                elif kind is FailureKind.NOT_FOUND:
+                    del self.truth[call.machine_id]
+                elif kind is FailureKind.FENCED and not self.may_fence:
+                    kind = FailureKind.TRANSIENT
+                self.take(self.world.fail(call, kind))
 
-    @precondition(lambda self: self.in_call)
-    @rule(data=st.data(), kind=st.sampled_from(WITHOUT_EFFECT))
-    def refuse(self, data: st.DataObject, kind: FailureKind) -> None:
-        self.take(self.world.fail(self.end_call(data), kind))
-
-    @precondition(lambda self: self.in_call)
-    @rule(data=st.data(), kind=st.sampled_from(UNCLEAR), took=st.booleans())
-    def lose_answer(self, data: st.DataObject, kind: FailureKind, took: bool) -> None:
-        call = self.end_call(data)
-        if took:
-            self.begin_there(call)
-        self.take(self.world.fail(call, kind))
-
-    @precondition(lambda self: self.in_call)
-    @rule(data=st.data())
-    def answer_for_another_machine(self, data: st.DataObject) -> None:
-        call = self.end_call(data)
-        self.world.executor.call_ended(CallEnded(call.op, Observed(record("stranger", IDLE))))
-        self.settle()
-
-    @precondition(lambda self: self.in_call)
-    @rule(data=st.data())
-    def lose_machine(self, data: st.DataObject) -> None:
-        call = self.end_call(data)
-        self.truth.pop(call.machine_id, None)
-        self.take(self.world.fail(call, FailureKind.NOT_FOUND))
-
-    @precondition(lambda self: self.in_call and self.may_fence)
-    @rule(data=st.data())
-    def fence(self, data: st.DataObject) -> None:
-        self.take(self.world.fail(self.end_call(data), FailureKind.FENCED))
-
-    @precondition(lambda self: self.gets)
-    @rule(data=st.data(), answered=st.booleans())
-    def answer_get(self, data: st.DataObject, answered: bool) -> None:
-        machine_id = data.draw(st.sampled_from(sorted(self.gets)))
+    def answer_get(self, draw: Draw) -> None:
+        machine_id = draw(st.sampled_from(sorted(self.gets)))
         self.gets.discard(machine_id)
-        known = self.truth.get(machine_id, FailureKind.NOT_FOUND) if answered else FailureKind.TRANSIENT
-        assert self.world.got(machine_id, known)
+        known = self.truth.get(machine_id, FailureKind.NOT_FOUND)
+        assert self.world.got(machine_id, FailureKind.TRANSIENT if draw(rarely) else known)
         self.take(())
 
-    @precondition(lambda self: not self.is_running)
-    @rule(machine_id=machines, finish=st.booleans())
-    def reconcile(self, machine_id: str, finish: bool) -> None:
-        """A List shows what the provider has."""
+    def reconcile(self, draw: Draw) -> None:
+        """A List shows what the provider has; machines with an operation are left alone (Q1)."""
+        machine_id = draw(machines)
         if self.world.executor.is_busy(machine_id):
             return
-        if finish and machine_id in self.truth:
+        if machine_id not in self.truth:
+            self.truth[machine_id] = record(machine_id, SPECULATIVE)
+        elif draw(st.booleans()):
             self.finish_there(machine_id)
-        ours, theirs = self.world.fleet.machine(machine_id), self.truth.get(machine_id)
-        if theirs is None:
-            if ours is not None:
-                self.world.fleet.remove(machine_id)
-        elif ours is None:
+        ours, theirs = self.world.fleet.machine(machine_id), self.truth[machine_id]
+        if ours is None:
             self.world.fleet.insert(theirs, "default")
         else:
             self.world.fleet.observe(merged(ours, theirs))
         self.world.verified[:] = [m for m in self.world.verified if m != machine_id]
         # A real outbox follows its machines out of Draining by itself.
-        if theirs is None or theirs.state is not DRAINING:
+        if theirs.state is not DRAINING:
             for key, instruction in list(self.world.outboxes.instructions.items()):
                 if instruction.node == machine_id:
                     del self.world.outboxes.instructions[key]
         self.settle()
 
-    @rule(seconds=st.sampled_from((1, 1, 1, 1, 5, 5, 30, 60, 600)))
-    def wait(self, seconds: int) -> None:
-        self.take(self.world.advance(seconds))
+    def wait(self, draw: Draw) -> None:
+        self.take(self.world.advance(draw(st.sampled_from((1, 1, 1, 1, 5, 5, 30, 60, 600)))))
 
-    @rule(cluster=clusters, returns=st.booleans())
-    def lose_session(self, cluster: str, returns: bool) -> None:
-        self.world.sessions.open.discard(cluster)
-        if returns:
-            self.open_session(cluster)
-
-    @rule(cluster=clusters)
-    def open_session(self, cluster: str) -> None:
-        self.world.sessions.open.add(cluster)
-        self.world.executor.session_opened(cluster)
+    def disturb(self, draw: Draw) -> None:
+        """Something stops for a moment, or until the next time."""
+        executor = self.world.executor
+        match draw(st.sampled_from(("pause", "breaker", "session", "session", "session"))):
+            case "pause":
+                executor.halt()
+                self.settle()
+                self.nothing_waits_while_the_executor_is_halted()
+            case "breaker":
+                executor.breaker_changed(BreakerChanged("default", open=True))
+            case _:
+                self.world.sessions.open.discard(draw(clusters))
         self.settle()
+        if not draw(rarely):
+            executor.resume()
+            executor.breaker_changed(BreakerChanged("default", open=False))
+            for returning in CLUSTERS:
+                if returning not in self.world.sessions.open:
+                    self.world.sessions.open.add(returning)
+                    executor.session_opened(returning)
+            self.settle()
 
-    @rule(is_open=rarely)
-    def breaker(self, is_open: bool) -> None:
-        self.world.executor.breaker_changed(BreakerChanged("default", is_open))
-        self.settle()
-
-    @rule(last=rarely)
-    def pause(self, last: bool) -> None:
-        self.world.executor.halt()
-        self.settle()
-        self.nothing_waits_while_the_executor_is_halted()
-        if not last:
-            self.resume()
-
-    @rule()
-    def resume(self) -> None:
-        self.world.executor.resume()
-        self.settle()
-
-    @rule()
-    def cycle_begins_or_ends(self) -> None:
-        """While a cycle runs the inventory stands still and writes wait."""
+    def run_or_end_cycle(self, draw: Draw) -> None:
+        """While a cycle runs the inventory stands still and writes wait. Sometimes the process goes on from a
+        checkpoint."""
         self.is_running = not self.is_running
         if self.is_running:
             self.world.ctx.engine.inventory.freeze()
         else:
             self.world.ctx.engine.inventory.thaw()
-
-    @rule()
-    def restore(self) -> None:
-        self.world.restore()
+        if draw(rarely):
+            self.world.restore()
 
     # What must be true
 
@@ -372,16 +356,6 @@ class Executing(RuleBasedStateMachine):
         for frame in self.world.outboxes.ever:
             if isinstance(frame, BootstrapRequest):
                 self.asked[frame.request_id] = frame
-
-    def answer_request(self, request: BootstrapRequest, ttl_s: int, error: str) -> None:
-        if not error:
-            self.blobs.add(request.request_id)
-        event = BootstrapAnswered(1, request.request_id, ttl_s, error)
-        self.world.executor.answered(request.cluster, event)
-        self.settle()
-
-    def end_call(self, data: st.DataObject) -> Mutation:
-        return self.in_call.pop(data.draw(st.sampled_from(sorted(self.in_call))))
 
     def begin_there(self, call: Mutation) -> Machine:
         """The provider takes a call."""

@@ -5,7 +5,13 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    run_state_machine_as_test,
+)
 from hypothesis.stateful import rule as step
 
 from bigfleet.engine.options import SECOND
@@ -712,4 +718,7 @@ class OperatorsSeeTheFleet(RuleBasedStateMachine):
             assert list(self.lab.outboxes.depths().values()) == (expected or [0] * 5)
 
 
-TestOperatorsSeeTheFleet = OperatorsSeeTheFleet.TestCase
+@rule("shard.O2", "shard.O4", "shard.S5", "shard.S6")
+@pytest.mark.timeout(1800)  # 5,000 runs in the nightly tier
+def test_operators_see_the_fleet_whatever_happens() -> None:
+    run_state_machine_as_test(OperatorsSeeTheFleet)

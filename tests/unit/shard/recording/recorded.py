@@ -6,10 +6,9 @@ from pathlib import Path
 
 from bigfleet.shard.core.effects import Effect
 from bigfleet.shard.core.events import Event
-from bigfleet.shard.recording.checkpoint import SCHEMA, capture
-from bigfleet.shard.recording.segments import Header, digest
+from bigfleet.shard.recording.segments import digest
 from bigfleet.shard.shell import recorder as recorder_module
-from bigfleet.shard.shell.recorder import Recorder
+from bigfleet.shard.shell.recorder import start_recording
 from bigfleet_base.telemetry import Logs, Metrics, Role
 from tests.unit.shard.recording.world import World
 
@@ -17,29 +16,21 @@ SMALL_SEGMENT = 20_000
 
 
 class RecordedWorld(World):
-    """Takes a checkpoint whenever the recorder wants one, a frame at a time between other things."""
+    """As a shard process does it: every batch is recorded before its effects are performed."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.performed: list[str] = []
         """The digest of every batch whose effects were performed."""
-        log = Logs(io.BytesIO()).logger("shard")
-        self.recorder = Recorder(folder, 1 << 30, Header("1.2.3", SCHEMA), Metrics(Role.SHARD), log)
+        self._folder = folder
         super().__init__(seed, self._record)
 
     def start(self) -> None:
-        self.recorder.begin(capture(self.core), self.now)
-        while self.recorder.advance():
-            pass
+        log = Logs(io.BytesIO()).logger("shard")
+        self.recorder = start_recording(self.core, self._folder, 1 << 30, Metrics(Role.SHARD), log, self.now)
         super().start()
 
-    def step(self) -> None:
-        if self.core.running is None and self.recorder.wants(self.now):
-            self.recorder.begin(capture(self.core), self.now)
-        self.recorder.advance()
-        super().step()
-
     def _record(self, now: int, events: list[Event], effects: list[Effect]) -> None:
-        self.recorder.batch(now, events, effects)
+        self.recorder.record(now, events, effects)
         self.performed.append(digest(effects).hex())
 
 

@@ -1,4 +1,6 @@
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from unittest import mock
 
@@ -17,11 +19,18 @@ from tests.unit.shard.recording.world import World
 
 
 @rule("shard.R8")
+@pytest.mark.timeout(1800)  # 5,000 worlds in the nightly tier
 @given(st.integers(0, 2**32), st.integers(0, 150), st.sampled_from([1, 3, 1000]))
 def test_a_restored_core_goes_on_byte_for_byte(seed: int, cut: int, pace: int) -> None:
     """However much happens between the moment of the checkpoint and the writing of its last frame."""
-    with mock.patch.object(checkpoint, "PIECE", 20), mock.patch.object(checkpoint, "BLOCK", 2):
+    with small_pieces():
         go_on(seed, cut, pace)
+
+
+@contextmanager
+def small_pieces() -> Iterator[None]:
+    with mock.patch.object(checkpoint, "PIECE", 20), mock.patch.object(checkpoint, "BLOCK", 2):
+        yield
 
 
 def go_on(seed: int, cut: int, pace: int) -> None:
@@ -32,14 +41,14 @@ def go_on(seed: int, cut: int, pace: int) -> None:
     world.settle()
     past = len(history)
     frames: list[Frame] = []
-    being_written = capture(world.core)
+    then, being_written = contents(world.core), capture(world.core)
     for _ in range(80):
         frames += islice(being_written, pace)
         world.step()
     world.settle()
     frames += being_written
-    assert len(frames) > 5 or not cut
     run = Run(restore(frames))
+    assert contents(run.core) == then
     for number, each in enumerate(history[past:]):
         derived, failure = run.take(each, number)
         effects = [effect for one in derived for effect in one.effects]
@@ -62,6 +71,9 @@ def test_the_worlds_that_prove_it_are_busy_ones() -> None:
         world = World(seed, lambda _now, _events, those: effects.update(type(e).__name__ for e in those))
         for _ in range(150):
             world.step()
+        world.settle()
+        with small_pieces():
+            assert len(list(capture(world.core))) > 10
     assert all(effects[name] > 10 for name in ("CreateMachine", "ConfigureMachine", "DrainMachine"))
     assert all(effects[name] > 10 for name in ("DeleteMachine", "GetMachine", "EndSession", "DropBlob"))
     assert effects["SendFrames"] > 300 and effects["RunCycle"] > 200

@@ -98,7 +98,10 @@ def test_any_mapping_is_written_as_a_map() -> None:
 def test_a_set_is_written_in_one_order_however_it_came_to_be(items: list[tuple[str, int | None]]) -> None:
     codec = Codec[set[tuple[str, int | None]]](set[tuple[str, int | None]])
     data = codec.encode(set(items))
-    assert codec.encode(set(sorted(items, key=repr))) == data
+    other: set[tuple[str, int | None]] = set()
+    for item in reversed(items):
+        other.add(item)
+    assert codec.encode(other) == data
     assert codec.decode(data) == set(items)
     assert [tuple(item) for item in msgspec.msgpack.decode(data)] == sorted(
         set(items), key=msgspec.msgpack.encode
@@ -174,7 +177,8 @@ MoreColour.__name__ = "Colour"
 
 
 def shaped(fields: list[tuple[str, Any]]) -> str:
-    return schema_digest(Codec(list[dataclasses.make_dataclass("Shape", fields)]).schema)
+    shape = dataclasses.make_dataclass("Shape", fields)
+    return schema_digest(Codec[Any](shape).schema)
 
 
 @rule("shard.R8")

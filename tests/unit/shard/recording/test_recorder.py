@@ -27,29 +27,29 @@ MIB = 1 << 20
 
 
 class Lab:
-    """A recorder, what it logs and counts, and a clock."""
+    """A recorder, what it logs and counts, a clock, and a core that is only as large as it says."""
 
     def __init__(self, folder: Path, limit: int = 256 * MIB) -> None:
         self.folder = folder
         self._metrics = Metrics(Role.SHARD)
         self._lines = io.BytesIO()
-        self.recorder = Recorder(
-            folder, limit, HEADER, self._metrics, Logs(self._lines).logger("shard", shard_id="s")
-        )
+        log = Logs(self._lines).logger("shard", shard_id="s")
+        self.recorder = Recorder(folder, limit, HEADER, self._take, self._metrics, log)
         self.now = 1_000 * SECOND
+        self.frames = [b"state"] * 3
+        self.in_cycle = False
         self.given: list[Batch] = []
 
-    def checkpoint(self, size: int = 10, frames: int = 3) -> None:
-        """Take one if the recorder wants it, from its first frame to its last."""
-        if self.recorder.wants(self.now):
-            self.recorder.begin(iter([Frame(Kind.STATE, bytes(size // frames))] * frames), self.now)
-            while self.recorder.advance():
-                pass
+    def _take(self) -> Iterator[Frame] | None:
+        return None if self.in_cycle else iter([Frame(Kind.STATE, body) for body in self.frames])
+
+    def start(self) -> None:
+        self.recorder.start(self.now)
 
     def batch(self, size: int = 0) -> None:
         event = RollupRefused(len(self.given), "x" * size)
         self.given.append(batch(self.now, [event], [RunCycle()]))
-        self.recorder.batch(self.now, [event], [RunCycle()])
+        self.recorder.record(self.now, [event], [RunCycle()])
 
     def segments(self) -> list[Path]:
         return sorted(self.folder.glob("*.rec"))
@@ -100,7 +100,7 @@ def read(path: Path) -> list[Batch]:
 
 @rule("shard.R8")
 def test_a_batch_is_in_the_file_before_its_effects_are_performed(lab: Lab) -> None:
-    lab.checkpoint()
+    lab.start()
     for _ in range(3):
         lab.batch()
         assert read(lab.segments()[0]) == lab.given
@@ -108,12 +108,11 @@ def test_a_batch_is_in_the_file_before_its_effects_are_performed(lab: Lab) -> No
 
 @rule("shard.R8")
 def test_a_process_starts_with_a_new_segment(lab: Lab, labs: Labs) -> None:
-    lab.checkpoint()
+    lab.start()
     lab.batch()
     lab.recorder.close()
     again = labs(lab.folder)
-    assert again.recorder.wants(again.now)
-    again.checkpoint()
+    again.start()
     again.batch()
     assert [path.name for path in lab.segments()] == ["segment-00000001.rec", "segment-00000002.rec"]
     assert [read(path) for path in lab.segments()] == [lab.given, again.given]
@@ -122,13 +121,24 @@ def test_a_process_starts_with_a_new_segment(lab: Lab, labs: Labs) -> None:
 @rule("shard.R8")
 def test_nothing_is_recorded_with_a_limit_of_zero(tmp_path: Path, labs: Labs) -> None:
     lab = labs(tmp_path / "record", limit=0)
-    assert not lab.recorder.wants(lab.now)
+    lab.start()
     lab.batch()
     assert not lab.folder.exists()
 
 
+def test_nothing_is_recorded_after_the_end(lab: Lab) -> None:
+    lab.start()
+    lab.batch()
+    lab.recorder.close()
+    before = list(lab.given)
+    lab.now += MINUTE
+    lab.batch()
+    assert list(lab.folder.iterdir()) == lab.segments()
+    assert [read(path) for path in lab.segments()] == [before]
+
+
 def test_only_the_owner_can_read_a_recording(lab: Lab) -> None:
-    lab.checkpoint()
+    lab.start()
     assert lab.folder.stat().st_mode & 0o777 == 0o700
     assert lab.segments()[0].stat().st_mode & 0o777 == 0o600
 
@@ -138,21 +148,23 @@ def test_only_the_owner_can_read_a_recording(lab: Lab) -> None:
 def test_a_segment_ends_when_its_events_exceed_16_mib_and_its_checkpoint(
     lab: Lab, checkpoint: int, least: int
 ) -> None:
-    lab.checkpoint(checkpoint)
-    while not lab.recorder.wants(lab.now):
+    lab.frames = [bytes(checkpoint)]
+    lab.start()
+    while len(lab.segments()) == 1:
         lab.batch(MIB)
-    events = len(lab.given) * MIB
-    assert least <= events <= least + 2 * MIB
-    lab.checkpoint(checkpoint)
-    assert not lab.recorder.wants(lab.now)
+    # One batch begins the checkpoint, one each brings its only frame and its end.
+    assert least <= (len(lab.given) - 2) * MIB <= least + 2 * MIB
     first, second = lab.segments()
     assert read(first) == lab.given
-    assert read(second) == []
+    assert read(second) == lab.given[-2:]
+    lab.batch()
+    assert read(first) == lab.given[:-1]
+    assert read(second) == lab.given[-3:]
 
 
 @rule("shard.R8")
 @given(
-    st.lists(st.sampled_from([0, MIB, 5 * MIB, 17 * MIB]), max_size=40),
+    st.lists(st.sampled_from([0, 0, MIB, 5 * MIB, 17 * MIB]), max_size=60),
     st.sampled_from([10, 30 * MIB]),
     st.sampled_from([40 * MIB, 90 * MIB]),
 )
@@ -161,30 +173,42 @@ def test_the_folder_stays_within_its_bound_and_keeps_the_newest(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], checkpoint: int, limit: int
 ) -> None:
     lab = Lab(tmp_path_factory.mktemp("record"), limit)
+    lab.frames = [bytes(checkpoint)]
     bound = max(limit, CHECKPOINTS_KEPT * checkpoint)
-    segments = 0
+    lab.start()
     for size in sizes:
-        if lab.recorder.wants(lab.now):
-            lab.checkpoint(checkpoint)
-            segments += 1
         lab.batch(size)
-        # The segment that is being written is never deleted; all others go before the bound is broken.
+        # What is being written is never deleted; all else goes before the bound is broken.
         assert lab.size() <= bound or len(lab.segments()) == 1
     kept = [int(path.stem.split("-")[1]) for path in lab.segments()]
-    assert kept == list(range(segments + 1 - len(kept), segments + 1))
+    assert kept == list(range(kept[0], kept[0] + len(kept)))
     lab.recorder.close()
     for path in lab.folder.iterdir():
         path.unlink()
 
 
 @rule("shard.R8")
+def test_three_checkpoints_fit_however_small_the_limit(tmp_path: Path, labs: Labs) -> None:
+    earlier, lab = labs(tmp_path, limit=MIB), labs(tmp_path, limit=MIB)
+    earlier.frames = lab.frames = [bytes(30 * MIB)]
+    earlier.start()
+    earlier.batch(5 * MIB)
+    earlier.recorder.close()
+    lab.start()
+    lab.batch(20 * MIB)
+    assert len(lab.segments()) == 2
+    lab.batch(6 * MIB)
+    assert [path.name for path in lab.segments()] == ["segment-00000002.rec"]
+
+
+@rule("shard.R8")
 def test_segments_of_earlier_processes_count_and_are_the_first_to_go(tmp_path: Path, labs: Labs) -> None:
     earlier = labs(tmp_path)
-    earlier.checkpoint()
+    earlier.start()
     earlier.batch(30 * MIB)
     earlier.recorder.close()
     lab = labs(tmp_path, limit=35 * MIB)
-    lab.checkpoint()
+    lab.start()
     lab.batch(MIB)
     assert len(lab.segments()) == 2
     lab.batch(5 * MIB)
@@ -195,47 +219,51 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path, labs: Labs) ->
     other = tmp_path / "notes.txt"
     other.write_text("mine")
     lab = labs(tmp_path, limit=1)
-    for _ in range(3):
-        lab.checkpoint()
-        lab.batch(17 * MIB)
+    lab.start()
+    for _ in range(20):
+        lab.batch(5 * MIB)
     assert other.read_text() == "mine"
-    assert len(lab.segments()) == 1
+    assert len(lab.segments()) == 1 and lab.segments()[0].name > "segment-00000002"
 
 
 # While a checkpoint is being taken
 
 
 @rule("shard.R8")
-@pytest.mark.parametrize("written", range(5))
-def test_whenever_the_process_dies_the_last_whole_segment_has_every_batch(lab: Lab, written: int) -> None:
-    lab.checkpoint()
+@pytest.mark.parametrize("batches", range(6))
+def test_whenever_the_process_dies_the_last_whole_segment_has_every_batch(lab: Lab, batches: int) -> None:
+    lab.start()
     lab.batch(17 * MIB)
-    assert lab.recorder.wants(lab.now)
     before = len(lab.given)
-    lab.recorder.begin(iter([Frame(Kind.STATE, b"state")] * 3), lab.now)
-    for _ in range(written):
-        lab.recorder.advance()
+    assert list(lab.folder.glob("*.part")), "it has begun"
+    for _ in range(batches):
         lab.batch()
     last = lab.segments()[-1]
     is_complete = last.name == "segment-00000002.rec"
-    assert is_complete == (written == 4)
+    assert is_complete == (batches >= 4), "a frame with each batch, then the end"
     assert read(last) == (lab.given[before:] if is_complete else lab.given)
 
 
-def test_what_a_dead_process_left_half_done_is_removed(lab: Lab, labs: Labs) -> None:
-    lab.checkpoint()
+@rule("shard.R8")
+def test_a_checkpoint_waits_for_the_end_of_a_cycle(lab: Lab) -> None:
+    lab.start()
+    lab.in_cycle = True
     lab.batch(17 * MIB)
-    lab.recorder.begin(iter([Frame(Kind.STATE, b"state")]), lab.now)
+    lab.batch()
+    assert not list(lab.folder.glob("*.part"))
+    lab.in_cycle = False
+    lab.batch()
+    assert list(lab.folder.glob("*.part"))
+
+
+def test_what_a_dead_process_left_half_done_is_removed(lab: Lab, labs: Labs) -> None:
+    lab.start()
+    lab.batch(17 * MIB)
     assert list(lab.folder.glob("*.part"))
     again = labs(lab.folder)
-    again.checkpoint()
+    again.start()
     assert not list(lab.folder.glob("*.part"))
-    assert len(lab.segments()) == 2
-
-
-def test_a_second_checkpoint_is_not_wanted_while_one_is_being_taken(lab: Lab) -> None:
-    lab.recorder.begin(iter([Frame(Kind.STATE, b"state")]), lab.now)
-    assert not lab.recorder.wants(lab.now)
+    assert [path.name for path in lab.segments()] == ["segment-00000001.rec", "segment-00000003.rec"]
 
 
 # When the disk is full
@@ -265,7 +293,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> type[FullDisk]:
 def test_a_full_disk_ends_the_segment_and_a_new_one_is_tried_each_minute(
     lab: Lab, disk: type[FullDisk]
 ) -> None:
-    lab.checkpoint()
+    lab.start()
     lab.batch()
     whole = list(lab.given)
     disk.room = 20
@@ -276,21 +304,21 @@ def test_a_full_disk_ends_the_segment_and_a_new_one_is_tried_each_minute(
     assert line["path"] == str(lab.segments()[0]) and "No space left" in line["err"]
     assert read(lab.segments()[0]) == whole
 
-    lab.batch()
     lab.now += MINUTE - 1
-    assert not lab.recorder.wants(lab.now)
+    lab.batch()
+    assert lab.errors() == 1, "too early"
     lab.now += 1
-    lab.checkpoint()
-    assert lab.errors() == 2, "it is still full"
-    assert not lab.recorder.wants(lab.now)
+    lab.batch()
+    lab.batch()
+    assert lab.errors() == 2, "it is still full, and was tried once"
 
     disk.room = 10 * MIB
     lab.now += MINUTE
-    lab.checkpoint()
-    lab.batch()
+    for _ in range(6):
+        lab.batch()
     assert lab.errors() == 2
     assert len(lab.segments()) == 2
-    assert read(lab.segments()[-1]) == lab.given[-1:]
+    assert read(lab.segments()[-1]) == lab.given[-5:]
 
 
 @rule("shard.R8")
@@ -298,17 +326,20 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_segment_before_it_going(
     lab: Lab, disk: type[FullDisk]
 ) -> None:
     disk.room = 40 * MIB
-    lab.checkpoint()
+    lab.start()
+    lab.frames = [bytes(30 * MIB)]
     lab.batch(17 * MIB)
-    lab.recorder.begin(iter([Frame(Kind.STATE, bytes(30 * MIB))]), lab.now)
-    assert not lab.recorder.advance()
+    lab.batch()
     assert lab.errors() == 1
     assert not list(lab.folder.glob("*.part")), "its room is given back"
-    disk.room = 10 * MIB
+    disk.room = 100 * MIB
+    lab.now += MINUTE - 1
     lab.batch()
     assert read(lab.segments()[0]) == lab.given
-    assert not lab.recorder.wants(lab.now + MINUTE - 1)
-    assert lab.recorder.wants(lab.now + MINUTE)
+    assert not list(lab.folder.glob("*.part"))
+    lab.now += 1
+    lab.batch()
+    assert list(lab.folder.glob("*.part"))
 
 
 @contextmanager
@@ -324,39 +355,43 @@ def largest_file(size: int) -> Iterator[None]:
 
 @rule("shard.R8")
 def test_a_write_that_the_kernel_refuses_ends_the_segment_at_the_last_whole_batch(lab: Lab) -> None:
-    lab.checkpoint()
+    lab.start()
     lab.batch(100)
-    with largest_file(lab.size() + 150):
-        lab.batch(100)
-        lab.batch(100)
-        lab.batch(100)
+    with largest_file(lab.size() + 200):
+        for _ in range(3):
+            lab.batch(100)
     assert lab.errors() == 1
     kept = read(lab.segments()[0])
     assert kept == lab.given[: len(kept)] and 1 <= len(kept) < 4
     lab.now += MINUTE
-    lab.checkpoint()
-    lab.batch()
-    assert lab.errors() == 1 and read(lab.segments()[1]) == lab.given[-1:]
+    for _ in range(5):
+        lab.batch()
+    assert lab.errors() == 1 and read(lab.segments()[1]) == lab.given[-4:]
 
 
 @rule("shard.R8")
 def test_a_folder_that_cannot_be_made_is_tried_again(tmp_path: Path, labs: Labs) -> None:
     (tmp_path / "record").write_text("in the way")
     lab = labs(tmp_path / "record" / "inner")
-    lab.checkpoint()
+    lab.start()
     lab.batch()
-    assert lab.errors() == 1 and not lab.recorder.wants(lab.now)
+    assert lab.errors() == 1
     (tmp_path / "record").unlink()
     lab.now += MINUTE
-    lab.checkpoint()
-    lab.batch()
-    assert read(lab.segments()[0]) == lab.given[-1:]
+    for _ in range(5):
+        lab.batch()
+    assert lab.errors() == 1 and read(lab.segments()[0]) == lab.given[-4:]
 
 
 def test_an_event_that_cannot_be_written_is_counted_and_ends_the_segment(lab: Lab) -> None:
-    lab.checkpoint()
+    lab.start()
     lab.batch()
-    lab.recorder.batch(lab.now, [SessionClosed(1, "\ud800")], [])
+    before = list(lab.given)
+    lab.recorder.record(lab.now, [SessionClosed(1, "\ud800")], [])
     assert lab.errors() == 1
-    assert read(lab.segments()[0]) == lab.given
-    assert not lab.recorder.wants(lab.now) and lab.recorder.wants(lab.now + MINUTE)
+    lab.batch()
+    assert [read(path) for path in lab.segments()] == [before]
+    lab.now += MINUTE
+    for _ in range(5):
+        lab.batch()
+    assert len(lab.segments()) == 2

@@ -46,7 +46,7 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(list(hint))
     if issubclass(hint, Series):
         return st.sampled_from([s for s in declared(vars(catalogue)) if isinstance(s, hint)])
-    assert dataclasses.is_dataclass(hint), hint
+    assert isinstance(hint, type) and dataclasses.is_dataclass(hint), hint
     hints = typing.get_type_hints(hint)
     return st.builds(hint, **{f.name: of(hints[f.name]) for f in dataclasses.fields(hint) if f.init})
 

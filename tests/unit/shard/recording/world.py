@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Final, TypeVar
 
 from bigfleet.engine.options import SECOND, Options
@@ -29,7 +30,7 @@ from bigfleet_base.model import (
     ResourceVector,
     transition,
 )
-from bigfleet_base.model.frames import BootstrapRequest, ReclaimInstruction
+from bigfleet_base.model.frames import BootstrapRequest, Frame, ReclaimInstruction
 
 T = TypeVar("T")
 
@@ -333,14 +334,17 @@ class World:
                 answers.append(lambda: self._call(op, machine_id, MachineState.DELETING))
             case ef.SendFrames(session, frames):
                 answers.append(lambda: ev.Writable(session, len(frames)))
-                for frame in frames:
-                    match frame:
-                        case BootstrapRequest(request_id):
-                            error = self._random.choice(("", "", "", "template"))
-                            answers.append(
-                                lambda r=request_id, e=error: ev.BootstrapAnswered(session, r, 600, e)
-                            )
-                        case ReclaimInstruction(instruction_id):
-                            answers.append(lambda i=instruction_id: ev.ReclaimAcked(session, i, 1))
+                answers.extend(partial(self._answer, session, frame) for frame in frames if _asks(frame))
             case ef.EndSession(session):
                 answers.append(lambda: ev.SessionClosed(session))
+
+    def _answer(self, session: int, frame: Frame) -> ev.Event:
+        if isinstance(frame, BootstrapRequest):
+            error = self._random.choice(("", "", "", "template"))
+            return ev.BootstrapAnswered(session, frame.request_id, 600, error)
+        assert isinstance(frame, ReclaimInstruction)
+        return ev.ReclaimAcked(session, frame.instruction_id, self._random.randrange(2))
+
+
+def _asks(frame: Frame) -> bool:
+    return isinstance(frame, BootstrapRequest | ReclaimInstruction)

@@ -121,6 +121,22 @@ class Inventory:
         cells = self.cells(state) if cluster is None else self.cluster_cells(cluster, state)
         return sum(len(cell.ids) for cell in cells)
 
+    @property
+    def asked(self) -> frozenset[str]:
+        """The label keys that matching can see."""
+        return self._asked
+
+    @property
+    def undeletable(self) -> frozenset[tuple[str, CapacityType]]:
+        """Providers without a Delete, by capacity type."""
+        return frozenset(self._undeletable)
+
+    def capture(self) -> Iterator[Entry]:
+        """Every machine as it is at this moment, read as the iterator is used: rows are replaced, never
+        changed, so that writes in between are not seen."""
+        assert self._overlay is None, "between cycles only"
+        return map(self._read, list(self._rows.values()))
+
     def tallies(self) -> Mapping[tuple[MachineState, CapacityType, float], "Tally"]:
         """Machines and their price by state, capacity type and interruption penalty, kept up to date."""
         return self._tallies

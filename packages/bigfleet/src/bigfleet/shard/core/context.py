@@ -138,7 +138,8 @@ class Context:
         self.effects.append(Mark(series, value, labels))
 
     def show(self, series: GaugeSeries, values: dict[tuple[str, ...], float]) -> None:
-        self.effects.append(Show(series, tuple(values.items())))
+        # In a fixed order: maps are in the order of their history, which a restored core does not have.
+        self.effects.append(Show(series, tuple(sorted(values.items()))))
 
     def audit(self, what: str, **fields: AuditValue) -> None:
         """Write a line in the vocabulary of simulator.md §8.2; fields that are None are left out. ``from``

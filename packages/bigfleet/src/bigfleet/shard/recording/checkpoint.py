@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from bigfleet.engine.cycle import Engine
-from bigfleet.engine.inventory import Entry, Inventory
+from bigfleet.engine.inventory import Entry
 from bigfleet.engine.ledger import Part, PartKey
-from bigfleet.engine.needs import _Baseline
+from bigfleet.engine.needs import NeedsState, NeedsTable
 from bigfleet.engine.normalise import FoldState, GangClass
 from bigfleet.engine.parking import GangKey
 from bigfleet.engine.rails import Bucket
@@ -23,7 +23,7 @@ from bigfleet.shard.recording import machines
 from bigfleet.shard.recording.codec import schema_digest
 from bigfleet.shard.recording.pieces import Pieces
 from bigfleet.shard.recording.segments import BATCHES, Frame, Kind
-from bigfleet_base.model import CapacityType, Need
+from bigfleet_base.model import CapacityType
 
 PIECE: Final = 4_000
 """Values in one piece of the state, a few milliseconds' worth."""
@@ -36,10 +36,8 @@ class EngineState:
     """What the engine remembers besides its machines."""
 
     asked: frozenset[str]
-    undeletable: set[tuple[str, CapacityType]]
-    rows: dict[str, list[Need]]
-    baselines: dict[str, _Baseline]
-    reported: set[str]
+    undeletable: frozenset[tuple[str, CapacityType]]
+    needs: NeedsState
     parked: dict[GangKey, int]
     helped: set[GangKey]
     parts: dict[PartKey, Part]
@@ -60,8 +58,7 @@ def capture(core: ShardCore) -> Iterator[Frame]:
     for and show the core as it was when this was called."""
     assert core.running is None, "what a running cycle has found out so far cannot be written down"
     state = _PIECES.copy(SavedState(core.settings, _engine_state(core.engine), core.state))
-    entries = _entries(core.engine.inventory)
-    return _frames(state, entries)
+    return _frames(state, core.engine.inventory.capture())
 
 
 def restore(frames: Iterable[Frame]) -> ShardCore:
@@ -87,13 +84,10 @@ def _frames(state: SavedState, entries: Iterator[Entry]) -> Iterator[Frame]:
 
 
 def _engine_state(engine: Engine) -> EngineState:
-    needs = engine.needs
     return EngineState(
-        asked=engine.inventory._asked,
-        undeletable=engine.inventory._undeletable,
-        rows=needs._rows,
-        baselines=needs._baselines,
-        reported=needs._reported,
+        asked=engine.inventory.asked,
+        undeletable=engine.inventory.undeletable,
+        needs=engine.needs.state,
         parked=engine.parking.ages,
         helped=engine.parking.helped,
         parts=engine.ledger.parts,
@@ -104,22 +98,14 @@ def _engine_state(engine: Engine) -> EngineState:
 
 
 def _engine(state: EngineState) -> Engine:
-    engine = Engine(ages=state.ages, folds=state.folds)
+    engine = Engine(needs=NeedsTable(state.needs), ages=state.ages, folds=state.folds)
     engine.inventory.ask(state.asked)
     for provider, capacity_type in state.undeletable:
         engine.inventory.mark_not_deletable(provider, capacity_type)
-    engine.needs._rows = state.rows
-    engine.needs._baselines = state.baselines
-    engine.needs._reported = state.reported
     engine.parking.ages, engine.parking.helped = state.parked, state.helped
     engine.ledger.parts = state.parts
     engine.rails.buckets = state.buckets
     return engine
-
-
-def _entries(inventory: Inventory) -> Iterator[Entry]:
-    """Every machine as it is now. A write replaces a row, so rows that are held on to stay as they are."""
-    return map(inventory._read, list(inventory._rows.values()))
 
 
 _PIECES: Final = Pieces(SavedState)
