@@ -77,14 +77,15 @@ def drains_no_more_than_is_missing(life: Sequence[Step]) -> Iterator[str]:
 def preempts_not_in_circles(life: Sequence[Step]) -> Iterator[str]:
     """No machine is taken from a Need for another and then back, nor once more from the same for the same.
 
-    A machine that failed in between is a new one. And all begins anew where something is taken for a gang
-    that is parked in the very next cycle: §9 forgets its age only after that cycle, so what has drained by
-    then goes back to whoever lost it.
+    All begins anew while a machine is broken: a gang may have to leave its rack because of it. So it does
+    where something is taken for a gang that is parked in the very next cycle: §9 forgets its age only after
+    that cycle, so what has drained by then goes back to whoever lost it.
     """
     taken: dict[str, set[tuple[Key, Key]]] = {}
     for number, step in enumerate(life):
         result = step.result
-        taken = {i: t for i, t in taken.items() if result.machines[i].state is not MachineState.FAILED}
+        if any(machine.state is MachineState.FAILED for machine in result.machines.values()):
+            taken.clear()
         preempts = [a for a in result.rails.executed if a.kind is Kind.PREEMPT]
         for action in preempts:
             loser, winner = _tenant(result.machines[action.machine]), _preemptor(action)

@@ -20,6 +20,7 @@ from tests.engine.lab import Dwell, Lab, targets, verdict
 from tests.engine.rest import Claim
 from tests.engine.worlds import (
     CYCLES,
+    HOLDS,
     TOP,
     Restarting,
     apart,
@@ -55,7 +56,7 @@ def findings(full_size: bool) -> Findings:
     """Crowded worlds, without and with an entitled gang, lived through once for all claims."""
     found = Findings({claim: [] for claim in rest.CLAIMS})
     for seed in range(300 if full_size else 18):
-        for make in (_with_failures, entitled):
+        for make in (_any_crowd, entitled):
             world = make(seed)
             life = list(live(EngineJudge(), world))
             for claim in rest.CLAIMS:
@@ -67,8 +68,8 @@ def findings(full_size: bool) -> Findings:
     return found
 
 
-def _with_failures(seed: int) -> Description:
-    return crowded(seed, failures=True)
+def _any_crowd(seed: int) -> Description:
+    return crowded(seed, failures=seed % 2 == 0)
 
 
 def test_still_world_goes_quiet(findings: Findings) -> None:
@@ -169,14 +170,22 @@ def _is_covered(result: CycleResult) -> bool:
 
 
 def _spares(world: Description) -> list[Description]:
-    """Free machines for nothing, of every kind there is.
+    """Free machines for nothing, of every kind there is, and all in a rack that nobody was in.
 
     None holds a whole gang: a gang of several machines folds onto a single one that holds it all as soon as
     there is one, whatever it has (engine.md §8).
     """
     sizes = [ResourceVector(n["aggregate"]) for n in world["needs"] if _is_gang(n)]
     return [
-        {**m, "id": f"spare-{m['id']}", "state": "IDLE", "capacity": "BARE_METAL", "price": 0.0, "dwell": [1]}
+        {
+            **m,
+            "id": f"spare-{m['id']}",
+            "state": "IDLE",
+            "capacity": "BARE_METAL",
+            "labels": {**m["labels"], RACK_KEY: "r0"},
+            "price": 0.0,
+            "dwell": [1],
+        }
         for m in world["machines"]
         if not any(ResourceVector(m["size"]).covers(size) for size in sizes)
     ]
@@ -193,7 +202,8 @@ def test_demand_met_at_once_is_bought_once_however_long_machines_take(
 ) -> None:
     met = 0
     for seed in range(600 if full_size else 60):
-        life = live(EngineJudge(), world(seed), 100)
+        # An action limit would put off what the first cycle decides, so the rails are off.
+        life = live(EngineJudge(), {**world(seed), "options": HOLDS}, 100)
         first = next(life)
         if not _is_covered(first.result):
             continue
@@ -202,18 +212,21 @@ def test_demand_met_at_once_is_bought_once_however_long_machines_take(
         started = [a for step in later for a in step.result.decided]
         assert not [a for a in started if a.kind in (Kind.PROVISION, Kind.PREEMPT)], f"seed {seed}"
         bound = [a.machine for a in started if a.kind is Kind.BOOTSTRAP]
-        assert len(bound) == len(set(bound)) and set(bound) <= _still_to_be_bound(first), f"seed {seed}"
+        assert len(bound) == len(set(bound)) <= _still_to_be_bound(first), f"seed {seed}"
         assert _is_covered(later[-1].result) and not list(rest.goes_quiet(later)), f"seed {seed}"
 
     assert met > seed / 10, "too few worlds put the claim to the test"
 
 
-def _still_to_be_bound(first: Step) -> set[str]:
-    """What the first cycle claims or buys of machines that do not exist yet. Some of it may be left over: a
-    machine with more than was missing makes another one superfluous that was credited before it."""
+def _still_to_be_bound(first: Step) -> int:
+    """How many of the machines that the first cycle claims or buys do not exist yet.
+
+    They are not always the ones that are bound: where nobody was known to own a Create, another Idle machine
+    may be cheaper when it is done, and one with more than was missing makes another superfluous.
+    """
     result = first.result
     unborn = (MachineState.SPECULATIVE, MachineState.CREATING)
-    return {i for i in result.phase1.claimed if result.machines[i].state in unborn}
+    return sum(result.machines[i].state in unborn for i in result.phase1.claimed)
 
 
 @rule("engine.I12", "ruling.R15")
@@ -222,7 +235,7 @@ def test_every_loss_is_one_provision_however_long_machines_take(full_size: bool,
     for seed in range(600 if full_size else 15):
         rng, world = random.Random(seed), covered(seed)
         bound = [m["id"] for m in world["machines"] if m["state"] == "CONFIGURED"]
-        # Up to one of each Need's machines stays: a gang that has lost them all may begin elsewhere.
+        # One of each Need's machines stays: a gang that has lost them all may begin elsewhere.
         lost = rng.sample([i for i in bound if not i.endswith("-0")], rng.randint(1, len(bound) // 2))
         events = {
             cycle: {"vanish": [i]} for i, cycle in zip(lost, rng.sample(range(1, 40), len(lost)), strict=True)
@@ -242,7 +255,7 @@ def test_every_loss_is_one_provision_however_long_machines_take(full_size: bool,
 
 
 def test_engine_and_oracle_live_through_the_same_worlds(full_size: bool) -> None:
-    kinds: Sequence[Callable[[int], Description]] = (_with_failures, entitled, fresh)
+    kinds: Sequence[Callable[[int], Description]] = (_any_crowd, entitled, fresh)
     for seed in range(40 if full_size else 3):
         for kind in kinds:
             difference = first_difference(lasting(kind(seed), CYCLES if full_size else 60))

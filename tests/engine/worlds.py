@@ -58,7 +58,7 @@ def entitled(seed: int) -> Description:
     What was bought for it and then bound elsewhere is bought for nobody: it would have the gang's own
     priority and be safe from it.
     """
-    rng, world = random.Random(seed), crowded(seed, failures=True)
+    rng, world = random.Random(seed), crowded(seed, failures=seed % 4 < 2)
     first = world["needs"][0]
     gang = {
         **first,

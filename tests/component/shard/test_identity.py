@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from bigfleet_base.model.frames import HelloAck, RollupAck
 from bigfleet_base.wire import TlsCredentials, TlsFiles
 from bigfleet_base.wire.session import Hello, encode_operator_message
 from tests.component.shard.world import World, need, running
-from tests.support.ca import CertificateAuthority
+from tests.support.ca import CertificateAuthority, replace
 from tests.support.rules import rule
 
 
@@ -138,3 +139,41 @@ async def test_tls_1_2_is_refused(tmp_path: Path, authority: Authority) -> None:
         for version, agreed in ((ssl.TLSVersion.TLSv1_2, None), (ssl.TLSVersion.TLSv1_3, "TLSv1.3")):
             result = await loop.run_in_executor(None, handshake, world.shard.address, files, version)
             assert result == agreed
+
+
+def served_serial(address: str, files: TlsFiles) -> int:
+    """The serial number of the certificate that the shard shows a new connection."""
+    context = ssl.create_default_context(cafile=str(files.ca))
+    context.load_cert_chain(files.cert, files.key)
+    context.set_alpn_protocols(["h2"])
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as tls,
+    ):
+        shown = tls.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown).serial_number
+
+
+@rule("shard.G2", "shard.G3")
+async def test_a_new_leaf_serves_new_connections_and_half_of_one_does_not(tmp_path: Path) -> None:
+    ca = CertificateAuthority()
+    old, new = ca.issue("bigfleet://shard/shard-0"), ca.issue("bigfleet://shard/shard-0")
+    files = old.write(tmp_path / "server")
+    peer = ca.issue("bigfleet://cluster/c1").write(tmp_path / "peer")
+    loop = asyncio.get_running_loop()
+    async with running(tmp_path, tls=files) as world:
+        operator = await world.operator("c1", TlsCredentials(peer, None)).connect()
+        await operator.received(HelloAck)
+
+        async def served() -> int:
+            return await loop.run_in_executor(None, served_serial, world.shard.address, peer)
+
+        assert await served() == old.serial
+        replace(files.cert, new.cert_pem)
+        assert await served() == old.serial, "a certificate without its key"
+        replace(files.key, new.key_pem)
+        assert await served() == new.serial
+        await operator.roll_up(need())
+        await operator.received(RollupAck)

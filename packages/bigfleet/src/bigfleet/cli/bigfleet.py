@@ -1,5 +1,6 @@
 """The ``bigfleet`` command."""
 
+import argparse
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -10,6 +11,7 @@ usage: bigfleet COMMAND [OPTION ...]
 
 commands:
   shard          decide for a slice of machines and drive their providers
+  shard replay   derive again what a recorded shard did, and compare
   check-config   read the options of a command as it would, and say what is wrong with them
   version        print the version
   help           print this text
@@ -29,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         case "version" | "--version":
             print(metadata.version("bigfleet"))
             return 0
+        case "shard" if rest[:1] == ["replay"]:
+            return _replay(rest[1:])
         case "shard":
             return _shard(rest)
         case "check-config":
@@ -48,6 +52,17 @@ def _shard(argv: Sequence[str]) -> int:
         return shard.run(argv)
     except shard.USER_ERRORS as error:
         return _failed(error)
+
+
+def _replay(argv: Sequence[str]) -> int:
+    from bigfleet.shard.recording.replay import add_replay_arguments, run_replay
+
+    parser = argparse.ArgumentParser(
+        "bigfleet shard replay",
+        description="Feed a recording to the shard's core and compare what comes of it.",
+    )
+    add_replay_arguments(parser)
+    return run_replay(parser.parse_args(argv))
 
 
 def _check_config(argv: Sequence[str]) -> int:

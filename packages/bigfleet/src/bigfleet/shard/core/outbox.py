@@ -528,8 +528,13 @@ class Outboxes:
                 self._instruct_all(cluster)
                 break
             machine = self._fleet.machine(machine_id)
-            if machine is not None and machine.cluster == cluster and self._is_shown(machine):
+            if machine is None or machine.cluster != cluster:
+                continue
+            if self._is_shown(machine):
                 frames.append(self._show(box, machine))
+            else:
+                # Nothing more is written when the provider accepts it, so it would not be told of by then.
+                self._queue_node(cluster, box, machine_id, None)
         return frames
 
     def _is_shown(self, machine: Machine) -> bool:

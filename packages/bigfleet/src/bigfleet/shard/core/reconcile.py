@@ -149,10 +149,11 @@ class Reconcile:
     def got(self, event: GetEnded) -> None:
         """The answer to a Get that was sent from here."""
         provider, machine_id = self._providers[event.provider], event.machine_id
-        provider.rereads.answered(machine_id)
+        is_awaited = provider.rereads.answered(machine_id)
         if event.observed is not None:
             is_ours = is_within(event.observed.machine, self._ctx.settings.domains)
-            self._merge(event.provider, event.observed, event.started, is_get=True)
+            if is_awaited or self._entry(machine_id) is not None:
+                self._merge(event.provider, event.observed, event.started, is_get=True)
         else:
             assert event.failure is not None, "a Get that ended with nothing"
             is_ours = event.failure.kind != FailureKind.NOT_FOUND
@@ -431,6 +432,7 @@ class Reconcile:
         for provider in self._providers.values():
             provider.jumps.forget(before.id)
             provider.removals.forget(before.id)
+            provider.rereads.forget(before.id)
         for name in self._namesakes.freed(before.id):
             self._providers[name].rereads.want(before.id)
 

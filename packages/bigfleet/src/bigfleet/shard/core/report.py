@@ -83,8 +83,6 @@ class Reporter:
         if passed.deferred:
             ctx.count(series.ACTIONS_DEFERRED, "limit", by=passed.deferred)
             ctx.audit("action.deferred", count=passed.deferred)
-        if passed.dropped:
-            ctx.count(series.ACTIONS_DROPPED, by=passed.dropped)
         if passed.suppressed:
             for action in result.decided:
                 ctx.count(series.ACTIONS_SUPPRESSED, action.kind.value)

@@ -69,11 +69,17 @@ class Rereads:
             self.state.asked[machine_id] = self._ctx.now
             self._ctx.emit(GetMachine(self._provider, machine_id))
 
-    def answered(self, machine_id: str) -> None:
-        """The Get has ended, one way or the other."""
-        self.state.asked.pop(machine_id, None)
+    def answered(self, machine_id: str) -> bool:
+        """The Get has ended, one way or the other; returns whether anybody still waits for the answer."""
+        is_awaited = self.state.asked.pop(machine_id, None) is not None
         if machine_id in self.state.waiting and not self._is_busy(machine_id):
             self.released(machine_id)
+        return is_awaited
+
+    def forget(self, machine_id: str) -> None:
+        """The machine is no longer known: an answer that is still out tells of what was."""
+        for ids in (self.state.ready, self.state.waiting, self.state.asked):
+            ids.pop(machine_id, None)
 
     def pump(self) -> None:
         """Send what may be sent."""

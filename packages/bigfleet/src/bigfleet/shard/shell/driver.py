@@ -144,10 +144,26 @@ class Driver:
             self._handle_some(sessions, providers)
             if self.core.running is not None and not self._stopping:
                 self._advance()
-            if self._events or (self.core.running is not None and not self._stopping):
+            if self.core.running is not None and not self._stopping:
+                await self._rest(sessions, providers)
+            elif self._events:
                 await asyncio.sleep(0)
             else:
                 await self._sleep()
+
+    async def _rest(self, sessions: Sessions, providers: Providers) -> None:
+        """Between two slices of a cycle: let others work until they have nothing to do, for a slice at most.
+
+        A single turn of the loop would not do: to accept one stream takes several, so that in a reconnect
+        storm each accept would wait for slices of its own.
+        """
+        begun = at = time.perf_counter_ns()
+        quiet = 0
+        while quiet < _QUIET_TURNS and at - begun < SLICE_NS:
+            await asyncio.sleep(0)
+            self._handle_some(sessions, providers)
+            before, at = at, time.perf_counter_ns()
+            quiet = quiet + 1 if at - before < _QUIET_NS else 0
 
     async def _sleep(self) -> None:
         """Until somebody submits something or the core wants to be called."""
@@ -181,13 +197,13 @@ class Driver:
             if self.core.running is not None and isinstance(event, _BETWEEN_CYCLES):
                 self._held.append((event, waiter))
                 continue
-            effects += self._handle(event, now)
             batch.append(event)
+            effects += self._handle(event, now, batch)
             if waiter is not None:
                 waiters.append(waiter)
         if not batch and self._is_due(now):
-            effects += self._handle(TimePassed(), now)
             batch.append(TimePassed())
+            effects += self._handle(TimePassed(), now, batch)
         if batch and self._recorder is not None:
             self._recorder.record(now, batch, effects)
         if self._audit is not None:
@@ -200,9 +216,15 @@ class Driver:
             if not each.done():
                 each.set_result(None)
 
-    def _handle(self, event: Event, now: int) -> list[Effect]:
+    def _handle(self, event: Event, now: int, batch: Sequence[Event]) -> list[Effect]:
         begun = time.perf_counter_ns()
-        effects = self.core.handle(event, now)
+        try:
+            effects = self.core.handle(event, now)
+        except Exception:
+            # The one event that everybody will want to see again.
+            if self._recorder is not None:
+                self._recorder.record(now, batch, [])
+            raise
         spent = time.perf_counter_ns() - begun
         if isinstance(event, _BETWEEN_CYCLES):
             self._merge_ns += spent
@@ -291,6 +313,10 @@ class Driver:
             self._metrics.gauge(gauge, *labels).set(value)
         self._shown[gauge] = set(values)
 
+
+_QUIET_NS: Final = 100_000
+_QUIET_TURNS: Final = 3
+"""Turns of the loop, each shorter than that, in which nobody had anything to do."""
 
 _Entry: TypeAlias = "tuple[Event, asyncio.Future[None] | None]"
 _BETWEEN_CYCLES: Final = (Listed, ListEnded, GetEnded)

@@ -5,11 +5,11 @@ import faulthandler
 import gc
 import secrets
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from grpc import aio
 
@@ -24,6 +24,7 @@ from bigfleet.shard.shell.datadir import DataDir, DataDirError
 from bigfleet.shard.shell.driver import Clock, Driver, Recorder
 from bigfleet.shard.shell.providers import Providers
 from bigfleet.shard.shell.reads import Reads
+from bigfleet.shard.shell.recorder import start_recording
 from bigfleet.shard.shell.server import add_services
 from bigfleet.shard.shell.sessions import Sessions
 from bigfleet.shard.shell.web import Pages
@@ -37,7 +38,6 @@ from bigfleet_base.wire.session import Stamp
 START_ERRORS: Final = (DataDirError, AuditLogError, TransportError)
 """What keeps a shard from starting and is somebody's to correct; the messages say how."""
 
-MakeRecorder: TypeAlias = Callable[[ShardCore], Recorder]
 
 CALLS_GRACE_S: Final = 5.0
 """For provider calls that were sent when the end came (P2)."""
@@ -75,7 +75,7 @@ class ShardProcess:
     """One shard, made inside a running loop. Making it takes the lock and the epoch and dials the providers;
     one of ``START_ERRORS`` leaves nothing behind."""
 
-    def __init__(self, options: ShardOptions, logs: Logs, make_recorder: MakeRecorder | None = None) -> None:
+    def __init__(self, options: ShardOptions, logs: Logs) -> None:
         shard_id = options.settings.shard_id
         self._options = options
         self._tls = TlsCredentials(options.tls, Identity(PeerRole.SHARD, shard_id)) if options.tls else None
@@ -94,7 +94,7 @@ class ShardProcess:
                 log.info("decision audit log enabled", path=options.audit_log)
             clock, fence = Clock(), Fence(shard_id, epoch)
             self.core = ShardCore(self.settings)
-            self._recorder = make_recorder(self.core) if make_recorder else None
+            self._recorder = self._start_recording(clock)
             self.driver = Driver(
                 self.core,
                 clock,
@@ -186,6 +186,14 @@ class ShardProcess:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.append(task)
         return task
+
+    def _start_recording(self, clock: Clock) -> Recorder | None:
+        options = self._options
+        if options.record_dir is None or not options.record_max_bytes:
+            return None
+        return start_recording(
+            self.core, options.record_dir, options.record_max_bytes, self.metrics, self._log, clock.now()
+        )
 
     def _client(self, endpoint: Endpoint, fence: Fence, clock: Clock) -> ProviderClient:
         options = self._options
