@@ -85,7 +85,7 @@ differential: $(READY) ## Judge the engine by the oracle over random fleets (ARG
 	$(BIN)/python -m tests.engine.differential $(ARGS)
 
 .PHONY: bench
-bench: bench-engine bench-provider ## Run every benchmark
+bench: bench-engine bench-provider bench-shard ## Run every benchmark
 
 .PHONY: bench-engine
 bench-engine: $(READY) ## Time the decision engine on the specification's shapes, counts checked first
@@ -94,6 +94,10 @@ bench-engine: $(READY) ## Time the decision engine on the specification's shapes
 .PHONY: bench-provider
 bench-provider: $(READY) ## Time durable provider calls, counts checked first
 	$(BIN)/python -m bench.provider $(ARGS)
+
+.PHONY: bench-shard
+bench-shard: $(READY) ## Put a shard under load: sessions, roll-ups, machines (ARGS=--small takes minutes)
+	$(BIN)/python -m bench.shard $(ARGS)
 
 ##@ With the real parts
 

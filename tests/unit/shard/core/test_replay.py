@@ -134,12 +134,15 @@ def test_a_machine_that_leaves_while_its_session_waits_for_lists_is_ended() -> N
     assert states(lab.take()) == [("m-1", S.IDLE)]
 
 
-def test_a_machine_whose_configure_is_not_accepted_is_left_out() -> None:
+def test_a_machine_whose_configure_is_not_accepted_is_left_out_and_told_of_after_the_end() -> None:
     lab = Lab()
     lab.insert(bound("m-1", state=S.CONFIGURING), bound("m-2", state=S.CONFIGURING))
     lab.outboxes.is_accepted = lambda machine_id: machine_id == "m-2"
     lab.open()
-    assert states(lab.take()) == [("m-2", S.CONFIGURING)]
+    frames = lab.take()
+    replayed, changes = frames[: frames.index(Resync())], frames[frames.index(Resync()) :]
+    assert states(replayed) == [("m-2", S.CONFIGURING)]
+    assert states(changes) == [("m-1", S.CONFIGURING)]
     lab.move("m-1", S.CONFIGURED)
     assert states(lab.take()) == [("m-1", S.CONFIGURED)]
 

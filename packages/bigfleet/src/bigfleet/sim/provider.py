@@ -53,19 +53,21 @@ class Provider(Protocol):
 class Ledger:
     """What one shard process was last told, so that it is only told news (shard.md §5)."""
 
-    told: dict[str, Observed] = field(default_factory=dict)
+    told: dict[str, Observed | None] = field(default_factory=dict)
+    """None: the machine is known, whatever the next List says of it is news."""
 
     def news(self, records: list[Observed]) -> tuple[tuple[Observed, ...], tuple[str, ...]]:
         """The records that are news, and the ids that are gone."""
         named = {seen.machine.id: seen for seen in records}
         changed = tuple(seen for machine_id, seen in named.items() if self.told.get(machine_id) != seen)
         gone = tuple(machine_id for machine_id in self.told if machine_id not in named)
-        self.told = named
+        self.told = dict(named)
         return changed, gone
 
     def forget(self, machine_id: str) -> None:
         """After a call the core may know other things than the last List said."""
-        self.told.pop(machine_id, None)
+        if machine_id in self.told:
+            self.told[machine_id] = None
 
 
 class KitProvider:

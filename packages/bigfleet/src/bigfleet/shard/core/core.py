@@ -364,7 +364,8 @@ class ShardCore:
         self.clock.finished()
         self.hints.tell(result.available)
         self.executor.enqueue(result.passed.actions, dropped=result.passed.dropped)
-        self.reporter.cycle(result)
+        self.ingest.judged(result.verdicts)
+        self.reporter.cycle(result, deferred=self.gates.take_deferred())
         if result.passed.deferred:
             self._ctx.wake(Cause.DEFERRED)
         self._gauges(event)

@@ -37,6 +37,8 @@ class Gates:
         self._outboxes = outboxes
         self._executor = executor
         self.state = state
+        self._deferred = 0
+        """Used up by the event that set it."""
 
     def listed(self) -> None:
         """Every provider has been listed, or the wait for the last one is over."""
@@ -70,9 +72,13 @@ class Gates:
                 admitted.append(action)
         for reason, count in sorted(deferred.items()):
             self._ctx.count(series.ACTIONS_DEFERRED, reason, by=count)
-        if deferred:
-            self._ctx.audit("action.deferred", count=sum(deferred.values()))
+        self._deferred = deferred.total()
         return self._executor.admit_probes(admitted)
+
+    def take_deferred(self) -> int:
+        """How many actions of the cycle at hand were left out."""
+        deferred, self._deferred = self._deferred, 0
+        return deferred
 
     def _reason(self, action: Action, drains: Counter[str]) -> str:
         if not self._reconcile.acting or self._reconcile.withholds(action):

@@ -1,9 +1,11 @@
 """Demand on its way in: the one door that roll-ups come through (shard.md §4, R2)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from bigfleet.engine.options import GUARD_CONFIRMATIONS, SECOND
+from bigfleet.engine.verdicts import Verdict
 from bigfleet.shard.core.context import Cause, Context
 from bigfleet.shard.core.effects import LogLevel
 from bigfleet.shard.core.events import Rollup
@@ -28,7 +30,8 @@ class IngestState:
     accepted: dict[str, Accepted] = field(default_factory=dict)
     """One for each cluster; clusters are bounded where sessions are opened."""
     first_seen: dict[tuple[str, str], int] = field(default_factory=dict)
-    """When a roll-up first named (cluster, fingerprint), until a machine is Configured for it."""
+    """When a roll-up first named (cluster, fingerprint), until a machine is Configured for it or it turns out
+    to be served already."""
 
 
 class Ingest:
@@ -98,6 +101,15 @@ class Ingest:
             err=error,
         )
         self._ctx.audit("rollup.rejected", cluster=cluster, err=error)
+
+    def judged(self, verdicts: Iterable[Verdict]) -> None:
+        """A cycle has ended: nobody waited for what machines serve that were there before."""
+        if not self.state.first_seen:
+            return
+        for verdict in verdicts:
+            if verdict.satisfied and verdict.sources.bound == verdict.claimed:
+                need = verdict.need
+                self.state.first_seen.pop((need.cluster_id, need.profile.fingerprint), None)
 
     def changed(self, before: Machine | None, after: Machine | None) -> None:
         """Listens to the fleet: the first machine that serves a demand ends the wait for it."""

@@ -1,5 +1,6 @@
 """What is told of operations: to the audit log (shard.md R6) and to people (§18.1)."""
 
+from bigfleet.engine.actions import Action
 from bigfleet.shard.core.calls import grace_s
 from bigfleet.shard.core.context import Context
 from bigfleet.shard.core.effects import AuditValue, LogLevel
@@ -27,17 +28,13 @@ class Journal:
 
     def emitted(self, op: Operation) -> None:
         """Why an action was decided; to be told before the provider hears of it."""
-        action, profile, preemptor = op.action, op.action.profile, op.action.preemptor
-        fingerprint, group, priority = None, action.group, None
-        if preemptor is not None:
-            fingerprint, group, priority = preemptor.need_fingerprint, preemptor.group, preemptor.priority
-        elif profile is not None:
-            fingerprint, priority = profile.fingerprint, profile.priority
+        action = op.action
+        fingerprint, group, priority = served(action)
         self.audit(
             "action.emitted",
             op,
             need_fp=fingerprint,
-            group=group or None,
+            group=group,
             priority=priority,
             reason=action.reason.value,
             grace_s=grace_s(op) if op.rpc is Rpc.DRAIN else None,
@@ -78,3 +75,13 @@ class Journal:
         self._ctx.audit(
             "fence", kind=kind, machine_id=machine_id or None, cluster=cluster or None, err=error or None
         )
+
+
+def served(action: Action) -> tuple[str | None, str | None, int | None]:
+    """Fingerprint, group and priority of the Need that an action is for; None where it has none."""
+    preemptor, profile = action.preemptor, action.profile
+    if preemptor is not None:
+        return preemptor.need_fingerprint, preemptor.group or None, preemptor.priority
+    if profile is not None:
+        return profile.fingerprint, action.group or None, profile.priority
+    return None, action.group or None, None

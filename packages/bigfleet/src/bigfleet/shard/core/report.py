@@ -12,6 +12,7 @@ from bigfleet.engine.options import SECOND
 from bigfleet.engine.verdicts import Verdict
 from bigfleet.shard.core.context import Context, Timer
 from bigfleet.shard.core.effects import LogLevel
+from bigfleet.shard.core.journal import served
 from bigfleet_base.model import CapacityType
 from bigfleet_base.model.penalty import PINNED, ZERO, bound_dollars, bucket_for, bucket_label
 from bigfleet_base.telemetry.catalogue import shard as series
@@ -53,10 +54,12 @@ class Reporter:
         self.state = state
         self.views = Views()
 
-    def cycle(self, result: CycleResult) -> None:
-        """Publish all that a cycle found out."""
+    def cycle(self, result: CycleResult, *, deferred: int) -> None:
+        """Publish all that a cycle found out; ``deferred`` actions were left out before the rails."""
         self.views = _views(self._ctx.cycle, self._ctx.now, result.verdicts)
         self._rails(result)
+        if deferred + result.passed.deferred:
+            self._ctx.audit("action.deferred", count=deferred + result.passed.deferred)
         self._shortfalls(result)
         self._inventory()
         self._demand(result)
@@ -82,7 +85,6 @@ class Reporter:
             ctx.audit("action.capped", count=passed.capped)
         if passed.deferred:
             ctx.count(series.ACTIONS_DEFERRED, "limit", by=passed.deferred)
-            ctx.audit("action.deferred", count=passed.deferred)
         if passed.suppressed:
             for action in result.decided:
                 ctx.count(series.ACTIONS_SUPPRESSED, action.kind.value)
@@ -107,14 +109,15 @@ class Reporter:
                 )
 
     def _intention(self, what: str, action: Action) -> None:
+        fingerprint, group, priority = served(action)
         self._ctx.audit(
             what,
             machine_id=action.machine_id,
-            cluster=action.cluster,
+            cluster=action.cluster or None,
             kind=action.kind.value,
-            need_fp=None if action.profile is None else action.profile.fingerprint,
-            group=action.group or None,
-            priority=None if action.profile is None else action.profile.priority,
+            need_fp=fingerprint,
+            group=group,
+            priority=priority,
             reason=action.reason.value,
             grace_s=action.grace_s,
             cost=action.cost,
