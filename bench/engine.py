@@ -199,10 +199,13 @@ def decide(world: World) -> tuple[Outcome, float]:
 
     def phase1() -> tuple[Supply, list[Action]]:
         # The view of the supply is made anew in every cycle, so making it belongs to the time.
-        supply = Supply(world.inventory, Matcher(), rows, reported)
+        identities: dict[str, set[tuple[str, str]]] = {}
+        for row in rows:
+            identities.setdefault(row.demand.need.cluster_id, set()).update(row.demand.identities)
+        supply = Supply(world.inventory, Matcher(), identities, reported)
         phase = Phase1(rows, supply, VictimOrder(DEFAULTS), now=0)
         finish(phase.run())
-        return supply, phase.actions()
+        return supply, finish(phase.actions())
 
     (supply, actions), milliseconds = timed(phase1)
     if world.shape.phase == 1:

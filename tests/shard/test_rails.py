@@ -157,7 +157,7 @@ def test_shortfalls_are_summed_aged_once_and_leave_cleanly() -> None:
     lab = Lab(machines(1))
     operator = lab.operator("c1", need("c1", 4), need("c1", 4, group="g"), habits=QUIET)
     lab.run(35)
-    [row] = lab.core.engine.ledger.report()
+    [row] = lab.core.reporter.shortfalls
     assert row.deficit["cpu"] == 7000
     assert row.age in (4, 5)
     assert lab.gauge(series.SHORTFALLS) == 1

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from bigfleet.engine.options import Options
-from bigfleet.shard.core import events
+from bigfleet.shard.core import effects, events
 from bigfleet.sim.operator import Habits
+from bigfleet.sim.provider import Answer, Token
 from bigfleet.sim.shard import SimShard
 from bigfleet.sim.time import VirtualTime
 from bigfleet_base.model import CapacityType, MachineState
@@ -20,7 +21,7 @@ S = MachineState
 LIBRARY = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
 
 
-@rule("shard.X1")
+@rule("shard.19.1", "shard.19.7", "shard.X1")
 def test_cold_bind_creates_and_configures_once() -> None:
     lab = Lab(machines(3, S.SPECULATIVE), instant=False)
     operator = lab.operator("c1", need("c1", 1))
@@ -38,12 +39,20 @@ def test_cold_bind_creates_and_configures_once() -> None:
     assert lab.core.views.verdicts[0].satisfied
 
 
-@rule("shard.R1")
+@rule("shard.19.2", "shard.19.7", "shard.R1")
 def test_scale_down_reclaims_one_machine_an_interval_and_releases_it_after_its_hold() -> None:
     wanted = need("c1", 20)
-    lab = Lab(
-        serving(wanted, 20, capacity_type=CapacityType.SPOT), options=Options(guard=False), instant=True
-    )
+    told: list[tuple[str, str]] = []
+
+    def note(_now: int, _event: events.Event, done: list[effects.Effect]) -> None:
+        for effect in done:
+            if isinstance(effect, effects.SendFrames):
+                told.extend(("told", f.node) for f in effect.frames if isinstance(f, ReclaimInstruction))
+            elif isinstance(effect, effects.DrainMachine):
+                told.append(("drained", effect.machine_id))
+
+    spot = serving(wanted, 20, capacity_type=CapacityType.SPOT)
+    lab = Lab(spot, options=Options(guard=False), instant=True, trace=note)
     operator = lab.operator("c1", wanted)
     lab.run(15)
     operator.demand(need("c1", 10))
@@ -57,10 +66,12 @@ def test_scale_down_reclaims_one_machine_an_interval_and_releases_it_after_its_h
     assert len(instructions) == 10
     drained = {m for _, rpc, m in lab.provider.calls if rpc == "Drain"}
     assert {frame.node for frame in instructions} == drained  # type: ignore[union-attr]
+    assert all(told.index(("told", m)) < told.index(("drained", m)) for m in drained)
     assert len(lab.ids(S.CONFIGURED)) == 10 and len(lab.ids(S.SPECULATIVE)) == 10
     assert all(not lab.machine(i).assigned_need_fingerprint for i in lab.ids(S.SPECULATIVE))
 
 
+@rule("shard.19.3", "shard.19.7")
 def test_preemption_drains_with_the_short_grace_and_hands_the_machines_over() -> None:
     low, high = need("b", 4, priority=100), need("a", 4, priority=1_000_000)
     lab = Lab(serving(low, 4), options=LIBRARY)
@@ -74,13 +85,15 @@ def test_preemption_drains_with_the_short_grace_and_hands_the_machines_over() ->
     assert {lab.machine(i).cluster for i in lab.ids(S.CONFIGURED)} == {"a"}
 
 
-@rule("shard.P3", "shard.Q5")
+@rule("shard.19.4", "shard.19.7", "shard.P3", "shard.Q5")
 def test_restart_mid_configure_does_not_configure_twice_and_fences_the_old_process() -> None:
     lab = Lab(machines(2), instant=False)
     lab.operator("c1", need("c1", 2, priority=5000))
     lab.run(3)
     assert lab.provider.count("Configure") == 2
     before = [lab.machine(i) for i in lab.ids(S.CONFIGURING)]
+    [late, _] = lab.shard.calls
+    assert isinstance(late, effects.ConfigureMachine)
     lab.shard.kill()
     lab.provider.finish("m-0000")
     lab.shard.restart()
@@ -88,12 +101,17 @@ def test_restart_mid_configure_does_not_configure_twice_and_fences_the_old_proce
     lab.provider.finish()
     lab.run(60)
 
+    assert lab.shard.settings.epoch == 2
     assert lab.provider.count("Configure") == 2
+    answers: list[Answer] = []
+    lab.provider.call(late, Token("shard-0", 1, 99), answers.append)
+    lab.run(0)
+    assert [a.code for a in answers if isinstance(a, events.Failure)] == ["FAILED_PRECONDITION"]
     for old in before:
         assert lab.machine(old.id) == replace(old, state=S.CONFIGURED)
 
 
-@rule("shard.B4", "shard.O2")
+@rule("shard.19.5", "shard.19.7", "shard.B4", "shard.O2")
 def test_an_operator_that_flaps_completes_every_bootstrap() -> None:
     lab = Lab(machines(100), concurrency=100)
     operator = lab.operator("c1", need("c1", 100), habits=Habits(answer_delay=2 * SECOND))
@@ -108,7 +126,7 @@ def test_an_operator_that_flaps_completes_every_bootstrap() -> None:
     assert lab.provider.count("Configure") == 100
 
 
-@rule("shard.X4")
+@rule("shard.19.6", "shard.19.7", "shard.X4")
 def test_a_provider_outage_leaves_no_failed_machine() -> None:
     lab = Lab(machines(50))
     lab.operator("c1", need("c1", 50))
@@ -122,7 +140,7 @@ def test_a_provider_outage_leaves_no_failed_machine() -> None:
     assert len(lab.ids(S.CONFIGURED)) == 50
 
 
-@rule("shard.F4", "shard.F6")
+@rule("shard.19.8", "shard.F4", "shard.F6")
 def test_of_two_processes_with_one_identity_the_older_stops() -> None:
     time = VirtualTime(START)
     provider = ScriptedProvider(time, machines(5))
@@ -141,7 +159,7 @@ def test_of_two_processes_with_one_identity_the_older_stops() -> None:
     assert not lab.ids(S.FAILED)
 
 
-@rule("shard.R2")
+@rule("shard.19.9", "shard.R2")
 def test_a_forged_empty_rollup_releases_nothing() -> None:
     rows = [need("c1", 1, priority=n) for n in range(40)]
     lab = Lab([m for n, row in enumerate(rows) for m in serving(row, 1, f"m{n:02}")], options=Options())
@@ -155,8 +173,9 @@ def test_a_forged_empty_rollup_releases_nothing() -> None:
     assert lab.provider.count("Drain") == 0
 
 
-@rule("shard.R3")
-def test_pausing_in_an_incident_stops_new_drains_and_lets_accepted_ones_finish() -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+@rule("shard.19.10", "shard.R3")
+def test_pausing_in_an_incident_stops_new_drains_and_lets_accepted_ones_finish(restarted: bool) -> None:
     lab = Lab(serving(need("c1", 40), 40), options=Options(guard=False), instant=False)
     operator = lab.operator("c1", need("c1", 40))
     lab.run(15)
@@ -164,7 +183,12 @@ def test_pausing_in_an_incident_stops_new_drains_and_lets_accepted_ones_finish()
     lab.run(12)
     accepted = lab.provider.count("Drain")
     assert accepted > 0
-    lab.shard.submit(events.PauseFile(present=True))
+    if restarted:
+        lab.shard.kill()
+        lab.shard.settings = replace(lab.shard.settings, options=Options(guard=False, paused=True))
+        lab.shard.restart()
+    else:
+        lab.shard.submit(events.PauseFile(present=True))
     lab.run(30)
     lab.provider.finish()
     lab.run(30)
@@ -175,7 +199,7 @@ def test_pausing_in_an_incident_stops_new_drains_and_lets_accepted_ones_finish()
 
 
 @pytest.mark.parametrize("echoes", [True, False])
-@rule("ruling.R15", "shard.L7")
+@rule("shard.19.11", "ruling.R15", "shard.L7")
 def test_a_kill_with_work_in_flight_repeats_nothing(echoes: bool) -> None:
     undisturbed = _with_work_in_flight(echoes, kill=False)
     killed = _with_work_in_flight(echoes, kill=True)

@@ -218,10 +218,22 @@ class Deployment:
     async def page(self, path: str, shard: ShardProgram | None = None) -> tuple[int, str]:
         return await asyncio.to_thread(_get, shard or self.shard, path)
 
-    async def state(self) -> dict[str, Any]:
-        """The shard's own view of itself."""
-        found: dict[str, Any] = json.loads((await self.page("/debug/state"))[1])
+    async def is_ready(self) -> bool:
+        return (await self.page("/readyz"))[0] == 200
+
+    async def state(self, shard: ShardProgram | None = None) -> dict[str, Any]:
+        """A shard's own view of itself."""
+        found: dict[str, Any] = json.loads((await self.page("/debug/state", shard))[1])
         return found
+
+    async def cycles(self, count: int, shard: ShardProgram | None = None) -> None:
+        """Wait until so many more have run."""
+        begun = (await self.state(shard))["cycle"]
+
+        async def have_run() -> bool:
+            return bool((await self.state(shard))["cycle"] > begun + count)
+
+        await until(START_S, have_run)
 
     def epoch_on_disk(self) -> int:
         path = self.folder / "shard" / "data" / "epoch"
@@ -257,7 +269,7 @@ async def deployment(folder: Path, *shard_options: str) -> AsyncIterator[Deploym
 async def until(seconds: float, condition: Callable[[], Awaitable[bool]]) -> None:
     """Like ``eventually``, for a condition that has to ask somebody."""
     async with asyncio.timeout(seconds):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110  # the condition has no event to wait for
             await asyncio.sleep(0.1)
 
 

@@ -40,9 +40,13 @@ class Phase1:
                 self._acquire(row)
             yield 1
 
-    def actions(self) -> list[Action]:
+    def actions(self) -> Generator[int, None, list[Action]]:
         """Bootstraps and Provisions, Need by Need in demand order."""
-        return [action for row in self.rows for action in self._acquisitions(row)]
+        decided: list[Action] = []
+        for row in self.rows:
+            decided += self._acquisitions(row)
+            yield 1
+        return decided
 
     def _acquire(self, row: Row) -> None:
         bought_before = len(row.claims)

@@ -8,11 +8,12 @@ meanwhile, so where it was cut does not matter.
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from bigfleet.engine.actions import Action, ActionKind
 from bigfleet.engine.assign import Phase1
 from bigfleet.engine.inventory import Inventory
-from bigfleet.engine.ledger import Ledger, Part, PartKey, Shortfall
+from bigfleet.engine.ledger import Ledger, Part, PartKey, Shortfall, report
 from bigfleet.engine.matching import Matcher
 from bigfleet.engine.needs import NeedsTable
 from bigfleet.engine.normalise import FoldState, GangClass, normalise
@@ -23,7 +24,7 @@ from bigfleet.engine.rails import Passed, Rails
 from bigfleet.engine.reclaim import phase3
 from bigfleet.engine.stock import Row
 from bigfleet.engine.supply import Supply
-from bigfleet.engine.survey import Available, Wanted, survey
+from bigfleet.engine.survey import Available, Wanted, WantedKey, survey
 from bigfleet.engine.verdicts import AgeKey, Verdict, age_key, aged, judge
 from bigfleet.engine.victims import VictimOrder
 from bigfleet_base.model import MachineState
@@ -48,6 +49,8 @@ class CycleInputs:
     caps, so that what is left out takes nobody's place."""
     free_places: int | None = None
     """Room in the action queue; None: enough."""
+    judged: Callable[[Verdict], None] = lambda _: None
+    """Told of each verdict as it falls."""
     wanted: Sequence[Wanted] = ()
     """What somebody wants to know the available capacity of."""
 
@@ -64,15 +67,29 @@ class CycleResult:
     report: list[Shortfall]
     holders: "Holders"
     """The base of every answer to why a machine is where it is."""
-    available: Mapping[Wanted, Available]
+    available: Mapping[WantedKey, Available]
 
 
-@dataclass(frozen=True, slots=True)
 class Holders:
-    """Who holds each machine, and who lost one in this cycle, as indexes into the verdicts."""
+    """Who holds each machine, and who lost one in this cycle, as indexes into the verdicts; put together when
+    somebody asks."""
 
-    held: dict[str, int]
-    lost: dict[str, int]
+    def __init__(self, rows: list[Row], phase2: Phase2) -> None:
+        self._rows = rows
+        self._phase2 = phase2
+
+    @cached_property
+    def held(self) -> dict[str, int]:
+        return {machine_id: row.index for row in self._rows for span in row.claims for machine_id in span.ids}
+
+    @cached_property
+    def lost(self) -> dict[str, int]:
+        return {
+            pick.machine_id: pick.loser
+            for found in self._phase2.resolutions.values()
+            for pick in found.picks
+            if pick.loser is not None
+        }
 
 
 @dataclass(slots=True)
@@ -125,16 +142,21 @@ class Engine:
     def _decide(self, inputs: CycleInputs) -> Generator[int, None, CycleResult]:
         options, now, tick = inputs.options, inputs.now, inputs.tick
         snapshot, reported = self.needs.snapshot(), self.needs.reported
-        demand, folds = normalise(self.inventory, self._matcher, snapshot, self.folds, tick)
-        demand = self.parking.stamp(demand, inputs.blocked, inputs.without_session)
-        rows = [Row(index, item, item.need.aggregate) for index, item in enumerate(demand)]
+        demand, folds = yield from normalise(self.inventory, self._matcher, snapshot, self.folds, tick)
+        demand = yield from self.parking.stamp(demand, inputs.blocked, inputs.without_session)
+        rows: list[Row] = []
+        identities: dict[str, set[tuple[str, str]]] = {}
+        for index, item in enumerate(demand):
+            rows.append(Row(index, item, item.need.aggregate))
+            identities.setdefault(item.need.cluster_id, set()).update(item.identities)
+            yield 1
         self.phase = "phase1"
-        yield len(rows)
+        yield 0
 
-        supply = Supply(self.inventory, self._matcher, rows, reported)
+        supply = Supply(self.inventory, self._matcher, identities, reported)
         phase1 = Phase1(rows, supply, VictimOrder(options), now)
         yield from phase1.run()
-        parked = self.parking.aged(rows, supply, tick)
+        parked = yield from self.parking.aged(rows, supply, tick)
         self.phase = "phase2"
         yield 0
 
@@ -144,18 +166,22 @@ class Engine:
         yield 0
 
         reclaims = yield from phase3(supply, phase2.picked, options, now)
-        decided = phase1.actions() + phase2.actions + reclaims
+        acquisitions = yield from phase1.actions()
+        decided = acquisitions + phase2.actions + reclaims
         self.phase = "emit"
         yield 0
 
         available = yield from survey(supply, inputs.wanted)
-        ages = aged(self.ages, rows, tick)
+        ages = yield from aged(self.ages, rows, tick)
         verdicts = []
         for row in rows:
             age, parked_age = ages.get(age_key(row), 0), parked.get(row.demand.need.key, 0)
             resolution = phase2.resolutions.get(row)
             verdicts.append(judge(row, age, parked_age, supply, resolution, inputs.blocked))
+            inputs.judged(verdicts[-1])
             yield 1
+        parts = yield from self.ledger.after(phase2.resolutions, tick)
+        shortfalls, worst = yield from report(parts)
         self.phase = "execute"
         yield 0
 
@@ -166,7 +192,7 @@ class Engine:
         self.parking.helped = {
             row.demand.need.key for row, found in phase2.resolutions.items() if found.picks or found.counted
         }
-        self.ledger.record(phase2.unresolved(), tick)
+        self.ledger.parts = parts
         passed = self.rails.run(
             decided,
             {
@@ -184,9 +210,9 @@ class Engine:
             decided,
             passed,
             verdicts,
-            self.ledger.visible(),
-            self.ledger.report(),
-            _holders(rows, phase2),
+            shortfalls,
+            worst,
+            Holders(rows, phase2),
             available,
         )
 
@@ -196,18 +222,6 @@ class Engine:
         if action.machine_id not in self.inventory:
             return False
         return self.inventory.entry(action.machine_id).machine.state is _STARTS_FROM[action.kind]
-
-
-def _holders(rows: list[Row], phase2: Phase2) -> Holders:
-    return Holders(
-        held={machine_id: row.index for row in rows for span in row.claims for machine_id in span.ids},
-        lost={
-            pick.machine_id: pick.loser
-            for found in phase2.resolutions.values()
-            for pick in found.picks
-            if pick.loser is not None
-        },
-    )
 
 
 _STARTS_FROM = {

@@ -1,6 +1,7 @@
 """Shortfalls: demand that neither supply nor preemption covers, and for how long (engine.md §14)."""
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
 from bigfleet.engine.options import LEDGER_MEMORY, REPORT_LIMIT
@@ -33,21 +34,27 @@ class Shortfall:
 
 
 class Ledger:
-    """The parts, visible and remembered."""
+    """The parts, visible and remembered; a cycle puts what ``after`` gives in their place."""
 
     def __init__(self) -> None:
         self.parts: dict[PartKey, Part] = {}
 
-    def record(self, unresolved: Mapping[Row, Resolution], tick: bool) -> None:
-        """Take over what a cycle left unresolved."""
+    def after(
+        self, resolutions: Mapping[Row, Resolution], tick: bool
+    ) -> Generator[int, None, dict[PartKey, Part]]:
+        """The parts after a cycle that found this for the Needs that were short."""
         sums: dict[PartKey, tuple[Profile, ResourceVector]] = {}
-        for row, found in unresolved.items():
+        for row, found in resolutions.items():
+            yield 1
+            if found.deficit.is_zero():
+                continue
             need = row.demand.need
             key = (need.cluster_id, need.profile.fingerprint)
             _, deficit = sums.get(key, (need.profile, EMPTY))
             sums[key] = (need.profile, deficit + found.deficit)
         parts: dict[PartKey, Part] = {}
         for key, (profile, deficit) in sums.items():
+            yield 1
             known = self.parts.get(key)
             age = 1 if known is None else known.age + tick
             parts[key] = Part(profile, deficit, age)
@@ -56,17 +63,23 @@ class Ledger:
                 absent = known.absent + tick
                 if absent <= LEDGER_MEMORY:
                     parts[key] = Part(known.profile, EMPTY, known.age, absent)
-        self.parts = parts
+        return parts
 
-    def visible(self) -> dict[PartKey, Part]:
-        """The parts that are unmet now."""
-        return {key: part for key, part in self.parts.items() if not part.deficit.is_zero()}
 
-    def report(self) -> list[Shortfall]:
-        """The worst shortfalls: by priority, then age, then fingerprint."""
-        rows: dict[str, Shortfall] = {}
-        for (_, fingerprint), part in self.visible().items():
-            row = rows.get(fingerprint, Shortfall(part.profile, EMPTY, 0))
-            rows[fingerprint] = Shortfall(row.profile, row.deficit + part.deficit, max(row.age, part.age))
-        ordered = sorted(rows.values(), key=lambda r: (-r.profile.priority, -r.age, r.profile.fingerprint))
-        return ordered[:REPORT_LIMIT]
+def report(
+    parts: Mapping[PartKey, Part],
+) -> Generator[int, None, tuple[dict[PartKey, Part], list[Shortfall]]]:
+    """The parts that are unmet now, and the worst shortfalls: by priority, then age, then fingerprint."""
+    visible: dict[PartKey, Part] = {}
+    rows: dict[str, Shortfall] = {}
+    for key, part in parts.items():
+        yield 1
+        if part.deficit.is_zero():
+            continue
+        visible[key] = part
+        row = rows.get(key[1], Shortfall(part.profile, EMPTY, 0))
+        rows[key[1]] = Shortfall(row.profile, row.deficit + part.deficit, max(row.age, part.age))
+    worst = heapq.nsmallest(
+        REPORT_LIMIT, rows.values(), key=lambda r: (-r.profile.priority, -r.age, r.profile.fingerprint)
+    )
+    return visible, worst

@@ -4,7 +4,7 @@ A gang that fits one machine needs no common domain: it needs a machine. Folding
 is what keeps 2,400 gangs of a tenth of a machine from asking for 2,400 machines.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
 
 from bigfleet.engine.inventory import Inventory
@@ -54,12 +54,13 @@ def normalise(
     rows: Iterable[Need],
     memory: dict[GangClass, FoldState],
     tick: bool,
-) -> tuple[list[Demand], dict[GangClass, FoldState]]:
-    """The demand with small gangs folded, and the memory to carry to the next cycle."""
+) -> Generator[int, None, tuple[list[Demand], dict[GangClass, FoldState]]]:
+    """The demand with small gangs folded, and the memory to carry to the next cycle. Yields for each row."""
     remembered: dict[GangClass, FoldState] = {}
     placed: list[_Placed] = []
     folded: dict[tuple[str, str, ResourceVector], int] = {}
     for position, need in enumerate(rows):
+        yield 1
         own = (need.profile.fingerprint, need.group)
         if need.profile.same is None:
             placed.append(_Placed(position, need, {own}))
@@ -94,7 +95,11 @@ def normalise(
         placed.sort(
             key=lambda p: (-p.need.profile.priority, p.need.arrival_ns, p.need.cluster_id, p.position)
         )
-    return [Demand(p.need, frozenset(p.identities), p.members, tuple(p.groups)) for p in placed], remembered
+    demand = []
+    for p in placed:
+        demand.append(Demand(p.need, frozenset(p.identities), p.members, tuple(p.groups)))
+        yield 1
+    return demand, remembered
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Gangs that no domain can hold stop buying, and look again now and then (engine.md §9)."""
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 
 from bigfleet.engine.normalise import Demand
@@ -25,11 +25,12 @@ class Parking:
         demand: Iterable[Demand],
         blocked: frozenset[tuple[str, str]],
         without_session: frozenset[str],
-    ) -> list[Demand]:
+    ) -> Generator[int, None, list[Demand]]:
         """Mark the Needs for which nothing may be started: parked gangs, blocked Needs, clusters without a
         session."""
         stamped = []
         for item in demand:
+            yield 1
             held = item.need.cluster_id in without_session or item.need.key[:2] in blocked
             parked = not held and self._parked(item.need)
             if parked or held:
@@ -38,10 +39,13 @@ class Parking:
             stamped.append(item)
         return stamped
 
-    def aged(self, rows: Iterable[Row], supply: Supply, tick: bool) -> dict[GangKey, int]:
+    def aged(
+        self, rows: Iterable[Row], supply: Supply, tick: bool
+    ) -> Generator[int, None, dict[GangKey, int]]:
         """After Phase 1: the ages with those of the gangs that stand still grown."""
         ages: dict[GangKey, int] = {}
         for row in rows:
+            yield 1
             need = row.demand.need
             if need.profile.same is None or row.remaining.is_zero():
                 continue

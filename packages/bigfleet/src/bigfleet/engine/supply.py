@@ -1,7 +1,7 @@
 """One cycle's view of the fleet: its stocks, and who owns what (engine.md §10.1, §10.2)."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from bigfleet.engine.cells import Call, Cell
@@ -10,12 +10,15 @@ from bigfleet.engine.matching import Matcher
 from bigfleet.engine.stock import Row, Stock, in_order
 from bigfleet_base.model import MachineState, Need, ResourceVector, effective_cost, penalty
 
+Identities = Mapping[str, Collection[tuple[str, str]]]
+"""By cluster, the (fingerprint, group) of all its demand."""
+
 
 class Supply:
     """Stocks of a frozen inventory and the questions the phases ask of them."""
 
     def __init__(
-        self, inventory: Inventory, matcher: Matcher, rows: list[Row], reported: frozenset[str]
+        self, inventory: Inventory, matcher: Matcher, identities: Identities, reported: frozenset[str]
     ) -> None:
         self.inventory = inventory
         self.reported = reported
@@ -23,10 +26,7 @@ class Supply:
         self._stocks: dict[Cell, Stock] = {}
         self._by_state: dict[MachineState, list[Stock]] = {}
         self._fitting: dict[tuple[MachineState, str, ResourceVector], list[Stock]] = {}
-        self._identities: dict[str, set[tuple[str, str]]] = {}
-        for row in rows:
-            known = self._identities.setdefault(row.demand.need.cluster_id, set())
-            known.update(row.demand.identities)
+        self._identities = identities
         self._ownerless = [s for s in self.stocks(MachineState.CREATING) if self._is_ownerless(s)]
         self._unstamped_drains = [s for s in self.stocks(MachineState.DRAINING) if self._is_unstamped(s)]
 

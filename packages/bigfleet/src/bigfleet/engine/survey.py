@@ -7,6 +7,9 @@ from bigfleet.engine.stock import Stock
 from bigfleet.engine.supply import Supply
 from bigfleet_base.model import MachineState, Need, Profile, ResourceVector
 
+WantedKey = tuple[str, ResourceVector]
+"""(fingerprint, unit)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -14,6 +17,10 @@ class Wanted:
 
     profile: Profile
     unit: ResourceVector
+
+    @property
+    def key(self) -> WantedKey:
+        return (self.profile.fingerprint, self.unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +35,13 @@ class Available:
     """Whether a machine that serves a lower priority would do."""
 
 
-def survey(supply: Supply, wanted: Iterable[Wanted]) -> Generator[int, None, dict[Wanted, Available]]:
+def survey(supply: Supply, wanted: Iterable[Wanted]) -> Generator[int, None, dict[WantedKey, Available]]:
     """Look at the fleet as the cycle saw it."""
-    found = {}
+    found: dict[WantedKey, Available] = {}
     for want in wanted:
-        if want not in found:
-            found[want] = _available(supply, want)
-            yield 1
+        yield 1
+        if want.key not in found:
+            found[want.key] = _available(supply, want)
     return found
 
 

@@ -1,6 +1,6 @@
 """One verdict per Need: what it got, and if not enough, why (engine.md §15)."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -92,10 +92,11 @@ def age_key(row: Row) -> AgeKey:
     return (*row.demand.need.key, row.demand.members)
 
 
-def aged(ages: Mapping[AgeKey, int], rows: list[Row], tick: bool) -> dict[AgeKey, int]:
+def aged(ages: Mapping[AgeKey, int], rows: list[Row], tick: bool) -> Generator[int, None, dict[AgeKey, int]]:
     """How long each unmet Need has been unmet; satisfied and vanished ones are forgotten."""
     grown = {}
     for row in rows:
+        yield 1
         if not row.remaining.is_zero():
             before = ages.get(age_key(row))
             grown[age_key(row)] = 1 if before is None else before + tick

@@ -204,6 +204,7 @@ class SimShard:
                     self._in_this_life(lambda: self._list(provider, started)),
                 )
             case effects.RunCycle():
+                self._begin_cycle()
                 self.time.after(self.cycle_duration, Order.SHARD, self._in_this_life(self._finish_cycle))
             case effects.WriteLog():
                 notes.log.append(effect)
@@ -285,6 +286,12 @@ class SimShard:
         if gone or rejected:
             self.submit(events.Listed(provider, started, gone=gone, rejected=tuple(rejected)))
         self.submit(events.ListEnded(provider, started, complete=True))
+
+    def _begin_cycle(self) -> None:
+        """The cycle takes the machines and the demand of now, whatever comes while it runs (C1)."""
+        running = self.running.running
+        assert running is not None
+        next(running, None)
 
     def _finish_cycle(self) -> None:
         core = self.running

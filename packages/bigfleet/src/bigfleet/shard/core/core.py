@@ -6,7 +6,7 @@ parts it concerns, lets them act on what has become possible, and starts cycles.
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from bigfleet.engine.actions import Action
 from bigfleet.engine.cycle import CycleInputs, CycleResult, Engine
@@ -88,7 +88,7 @@ class ShardCore:
             ctx, self.fleet, self.outboxes, self.executor.is_busy, self._state.reconcile
         )
         self.gates = Gates(ctx, self.reconcile, self.outboxes, self.executor, self._state.gates)
-        self.hints = Hints(ctx, self.sessions, self.outboxes, self._state.hints)
+        self.hints = Hints(ctx, self.sessions, self.ingest, self.outboxes, self._state.hints)
         self.reporter = Reporter(ctx, self._state.report)
         self.executor.verify = self.reconcile.verify
         self.executor.released = self.reconcile.released
@@ -148,7 +148,7 @@ class ShardCore:
             ],
             "shortfalls": [
                 {"fingerprint": row.profile.fingerprint, "priority": row.profile.priority, "age": row.age}
-                for row in self.engine.ledger.report()
+                for row in self.reporter.shortfalls
             ],
             "sessions": self.sessions.active(),
             "actions": {"queued": self.executor.depth(), "in_flight": self.executor.in_flight()},
@@ -337,9 +337,10 @@ class ShardCore:
             busy=self.executor.is_busy,
             admit=self.gates.admit,
             free_places=self.executor.free_places(),
+            judged=self.reporter.begin(),
             wanted=self.hints.wanted(),
         )
-        self._work = self.engine.cycle(inputs)
+        self._work = self.engine.cycle(inputs, SLICE_ROWS)
         self.running = self._until_its_end()
         ctx.emit(RunCycle())
 
@@ -398,4 +399,6 @@ def _finish(work: Generator[str, None, CycleResult]) -> CycleResult:
             return result
 
 
-_MOST_SHOWN = 1_000
+_MOST_SHOWN: Final = 1_000
+SLICE_ROWS: Final = 100
+"""Rows between two looks at the clock: a millisecond or two of work, five at worst."""

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from bigfleet.engine.survey import Available, Wanted
+from bigfleet.engine.survey import Available, Wanted, WantedKey
 from bigfleet.shard.core.context import Context
+from bigfleet.shard.core.ingest import Accepted, Ingest
 from bigfleet.shard.core.outbox import Outboxes
 from bigfleet.shard.core.sessions import Sessions
-from bigfleet_base.model import EMPTY
 from bigfleet_base.model.frames import AvailableCapacity, Confidence
 
 MAX_COUNT: Final = 2**31 - 1
@@ -33,41 +33,48 @@ class HintsState:
 class Hints:
     """Tells clusters of changes, each Profile at most once in an interval."""
 
-    def __init__(self, ctx: Context, sessions: Sessions, outboxes: Outboxes, state: HintsState) -> None:
+    def __init__(
+        self, ctx: Context, sessions: Sessions, ingest: Ingest, outboxes: Outboxes, state: HintsState
+    ) -> None:
         self._ctx = ctx
         self._sessions = sessions
+        self._ingest = ingest
         self._outboxes = outboxes
         self.state = state
-        self._asked: dict[str, dict[str, Wanted]] = {}
+        self._asked: dict[str, tuple[Accepted, dict[str, Wanted]]] = {}
+        """What each connected cluster's last accepted roll-up asks for, by fingerprint."""
 
-    def wanted(self) -> tuple[Wanted, ...]:
+    def wanted(self) -> list[Wanted]:
         """What the cycle that starts now has to look at, for the clusters that can be told."""
-        self._asked = {}
-        for need in self._ctx.engine.needs.snapshot():
-            if self._sessions.session_of(need.cluster_id) is None:
+        before, self._asked = self._asked, {}
+        wanted: list[Wanted] = []
+        for cluster, accepted in self._ingest.state.accepted.items():
+            if self._sessions.session_of(cluster) is None:
                 continue
-            profiles = self._asked.setdefault(need.cluster_id, {})
-            fingerprint = need.profile.fingerprint
-            known = profiles.get(fingerprint)
-            unit = EMPTY if known is None else known.unit
-            profiles[fingerprint] = Wanted(need.profile, unit.maximum(need.min_unit))
-        return tuple(want for profiles in self._asked.values() for want in profiles.values())
+            known = before.get(cluster)
+            if known is None or known[0] is not accepted:
+                known = (accepted, _profiles(accepted))
+            self._asked[cluster] = known
+            wanted.extend(known[1].values())
+        return wanted
 
-    def tell(self, available: Mapping[Wanted, Available]) -> None:
+    def tell(self, available: Mapping[WantedKey, Available]) -> None:
         """Queue what has changed."""
-        interval = self._ctx.settings.available_interval_ns
-        for cluster, profiles in self._asked.items():
+        interval, now = self._ctx.settings.available_interval_ns, self._ctx.now
+        values = {key: _value(found) for key, found in available.items()}
+        for cluster, (_, profiles) in self._asked.items():
             if self._sessions.session_of(cluster) is None:
                 continue
             said = self.state.said.setdefault(cluster, {})
-            for gone in [fingerprint for fingerprint in said if fingerprint not in profiles]:
-                del said[gone]
+            if said.keys() - profiles.keys():
+                for gone in [fingerprint for fingerprint in said if fingerprint not in profiles]:
+                    del said[gone]
             for fingerprint, want in profiles.items():
-                value = _value(available[want])
+                value = values[fingerprint, want.unit]
                 known = said.get(fingerprint)
-                if known is not None and (known.value == value or self._ctx.now - known.at < interval):
+                if known is not None and (known.value == value or now - known.at < interval):
                     continue
-                said[fingerprint] = Said(value, self._ctx.now)
+                said[fingerprint] = Said(value, now)
                 self._outboxes.available(cluster, _frame(want, value))
         for cluster in [c for c in self.state.said if c not in self._asked]:
             del self.state.said[cluster]
@@ -75,6 +82,17 @@ class Hints:
     def forget(self, cluster: str) -> None:
         """The cluster's session has ended: the next one is told everything anew (S7)."""
         self.state.said.pop(cluster, None)
+
+
+def _profiles(accepted: Accepted) -> dict[str, Wanted]:
+    """The Profiles of a roll-up, each with the largest unit of its rows."""
+    profiles: dict[str, Wanted] = {}
+    for need in accepted.rows:
+        fingerprint = need.profile.fingerprint
+        known = profiles.get(fingerprint)
+        unit = need.min_unit if known is None else known.unit.maximum(need.min_unit)
+        profiles[fingerprint] = Wanted(need.profile, unit)
+    return profiles
 
 
 def _value(found: Available) -> Value:

@@ -104,6 +104,8 @@ class Lists:
 
     def ask_if_due(self, provider: str) -> None:
         loop = self.state.loops[provider]
+        if self._ctx.settings.stepped:
+            return
         if not loop.is_running and not loop.has_answered and self._ctx.now >= loop.due:
             self.ask(provider)
 

@@ -335,8 +335,9 @@ class Reconcile:
     def _let_in(self) -> None:
         """Merge what was kept of the providers whose turn it is now."""
         for name, loop in self.state.lists.loops.items():
-            if loop.kept and self._lists.is_its_turn(name):
-                self._work(name)
+            if loop.kept and self._lists.is_its_turn(name) and not self._work(name):
+                # The time for its next List may have come and gone while this one was kept.
+                self._lists.ask_if_due(name)
 
     def _step(self, name: str) -> None:
         """A time has come for a provider: work that is left comes before another List."""

@@ -1,7 +1,8 @@
 """What a cycle tells the outside: verdicts, shortfalls, gauges, log lines (shard.md §9, §11, §12, §18)."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,6 +11,7 @@ from bigfleet.engine.cycle import CycleResult
 from bigfleet.engine.ledger import PartKey, Shortfall
 from bigfleet.engine.options import SECOND
 from bigfleet.engine.verdicts import Verdict
+from bigfleet.shard.core.attribution import attribute
 from bigfleet.shard.core.context import Context, Timer
 from bigfleet.shard.core.effects import LogLevel
 from bigfleet.shard.core.journal import served
@@ -20,7 +22,6 @@ from bigfleet_base.telemetry.catalogue import shard as series
 SHORTFALL_REPEAT: Final = 60 * SECOND
 """How often the shortfall line comes while the set does not change."""
 INFO_EVERY: Final = 60
-ATTRIBUTION_EVERY: Final = 20
 _AGES: Final = ((300, "300+"), (60, "60-299"), (10, "10-59"), (1, "1-9"))
 
 
@@ -30,20 +31,39 @@ class Views:
 
     cycle: int = 0
     computed_at: int = 0
-    verdicts: tuple[Verdict, ...] = ()
-    by_cluster: dict[str, tuple[Verdict, ...]] = field(default_factory=dict)
+    verdicts: Sequence[Verdict] = ()
+    by_cluster: Mapping[str, Sequence[Verdict]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class ReportState:
-    shortfalls: tuple[PartKey, ...] = ()
-    """The parts that were short when the line was last logged."""
     logged_at: int = 0
     since: dict[PartKey, int] = field(default_factory=dict)
     """When each part became short."""
     top: tuple[str, ...] = ()
     by_class: dict[str, int] = field(default_factory=dict)
     max_age: int = 0
+
+
+class _Tally:
+    """What is counted of the verdicts as they fall: there may be tens of thousands."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[int] = Counter()
+        self.machines: Counter[str] = Counter()
+        self.plain = 0
+        self.same = 0
+        self.by_cluster: defaultdict[str, list[Verdict]] = defaultdict(list)
+
+    def add(self, verdict: Verdict) -> None:
+        profile = verdict.need.profile
+        self.rows[profile.interruption_bucket] += 1
+        self.machines[priority_class(profile.priority)] += _machines_implied(verdict)
+        if profile.same is None:
+            self.plain += 1
+        else:
+            self.same += 1
+        self.by_cluster[verdict.need.cluster_id].append(verdict)
 
 
 class Reporter:
@@ -53,21 +73,34 @@ class Reporter:
         self._ctx = ctx
         self.state = state
         self.views = Views()
+        self.shortfalls: list[Shortfall] = []
+        """The report of the last cycle."""
+        self._tally = _Tally()
+
+    def begin(self) -> Callable[[Verdict], None]:
+        """A cycle begins; returns what is to be told of its verdicts."""
+        self._tally = _Tally()
+        return self._tally.add
 
     def cycle(self, result: CycleResult, *, deferred: int) -> None:
         """Publish all that a cycle found out; ``deferred`` actions were left out before the rails."""
-        self.views = _views(self._ctx.cycle, self._ctx.now, result.verdicts)
+        tally = self._tally
+        self.views = Views(self._ctx.cycle, self._ctx.now, result.verdicts, tally.by_cluster)
+        self.shortfalls = result.report
         self._rails(result)
         if deferred + result.passed.deferred:
             self._ctx.audit("action.deferred", count=deferred + result.passed.deferred)
         self._shortfalls(result)
         self._inventory()
-        self._demand(result)
+        self._ctx.show(series.DEMAND_MACHINES, {(bucket_label(b),): n for b, n in tally.rows.items()})
+        self._ctx.show(series.NEEDS_ROWS, {("plain",): tally.plain, ("same",): tally.same})
+        self._ctx.show(series.DEMAND_UNITS, {(name,): n for name, n in tally.machines.items()})
         self._line(result)
+        attribute(self._ctx, result)
 
     def timer(self) -> None:
         """A minute is over since the shortfalls were logged."""
-        if self.state.shortfalls and self._ctx.now - self.state.logged_at >= SHORTFALL_REPEAT:
+        if self.state.since and self._ctx.now - self.state.logged_at >= SHORTFALL_REPEAT:
             self._log_shortfalls()
 
     def _rails(self, result: CycleResult) -> None:
@@ -128,6 +161,7 @@ class Reporter:
     def _shortfalls(self, result: CycleResult) -> None:
         ctx, state = self._ctx, self.state
         parts = result.shortfalls
+        changed = parts.keys() != state.since.keys()
         for key in [key for key in state.since if key not in parts]:
             ctx.observe(series.SHORTFALL_AGE, (ctx.now - state.since.pop(key)) / SECOND)
         for key in parts:
@@ -140,9 +174,7 @@ class Reporter:
         state.top = tuple(row.profile.fingerprint for row in result.report[:3])
         state.by_class = dict(by_class)
         state.max_age = max((row.age for row in result.report), default=0)
-        short = tuple(sorted(parts))
-        changed, state.shortfalls = short != state.shortfalls, short
-        if short and (changed or ctx.now - state.logged_at >= SHORTFALL_REPEAT):
+        if parts and (changed or ctx.now - state.logged_at >= SHORTFALL_REPEAT):
             self._log_shortfalls()
 
     def _log_shortfalls(self) -> None:
@@ -151,7 +183,7 @@ class Reporter:
         ctx.log(
             LogLevel.WARN,
             "shortfalls detected",
-            count=len({fingerprint for _, fingerprint in state.shortfalls}),
+            count=len({fingerprint for _, fingerprint in state.since}),
             top_fingerprints=state.top,
             by_class=" ".join(f"{name}={n}" for name, n in sorted(state.by_class.items())),
             max_age=state.max_age,
@@ -170,19 +202,6 @@ class Reporter:
             nano_dollars[state.title, kind.title] += tally.nano_dollars
         self._ctx.show(series.INVENTORY_MACHINES, dict(machines))
         self._ctx.show(series.INVENTORY_HOURLY_COST, {key: n / 1e9 for key, n in nano_dollars.items()})
-
-    def _demand(self, result: CycleResult) -> None:
-        rows: Counter[tuple[str, ...]] = Counter()
-        kinds: Counter[tuple[str, ...]] = Counter()
-        units: Counter[tuple[str, ...]] = Counter()
-        for verdict in result.verdicts:
-            profile = verdict.need.profile
-            rows[(bucket_label(profile.interruption_bucket),)] += 1
-            kinds[("plain" if profile.same is None else "same",)] += 1
-            units[(priority_class(profile.priority),)] += _machines_implied(verdict)
-        self._ctx.show(series.DEMAND_MACHINES, dict(rows))
-        self._ctx.show(series.NEEDS_ROWS, dict(kinds))
-        self._ctx.show(series.DEMAND_UNITS, dict(units))
 
     def _line(self, result: CycleResult) -> None:
         ctx = self._ctx
@@ -232,10 +251,3 @@ _LABELS: Final = {bound_dollars(bucket): bucket_label(bucket) for bucket in rang
 
 def _age_bucket(row: Shortfall) -> str:
     return next((name for least, name in _AGES if row.age >= least), "1-9")
-
-
-def _views(cycle: int, now: int, verdicts: list[Verdict]) -> Views:
-    by_cluster: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
-        by_cluster.setdefault(verdict.need.cluster_id, []).append(verdict)
-    return Views(cycle, now, tuple(verdicts), {c: tuple(rows) for c, rows in by_cluster.items()})

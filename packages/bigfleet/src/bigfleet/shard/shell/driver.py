@@ -152,18 +152,20 @@ class Driver:
                 await self._sleep()
 
     async def _rest(self, sessions: Sessions, providers: Providers) -> None:
-        """Between two slices of a cycle: let others work until they have nothing to do, for a slice at most.
+        """Between two slices of a cycle: let others work, for a slice at most.
 
-        A single turn of the loop would not do: to accept one stream takes several, so that in a reconnect
-        storm each accept would wait for slices of its own.
+        A single turn of the loop would not do. To accept one stream takes several, with waits for gRPC's
+        thread between them, so that in a reconnect storm every accept would cost slices of its own.
         """
-        begun = at = time.perf_counter_ns()
-        quiet = 0
-        while quiet < _QUIET_TURNS and at - begun < SLICE_NS:
-            await asyncio.sleep(0)
+        begun = time.perf_counter_ns()
+        await asyncio.sleep(_LEAST_REST_S)
+        at = time.perf_counter_ns()
+        while at - begun < SLICE_NS:
             self._handle_some(sessions, providers)
+            await asyncio.sleep(0)
             before, at = at, time.perf_counter_ns()
-            quiet = quiet + 1 if at - before < _QUIET_NS else 0
+            if at - before < _QUIET_NS:
+                return
 
     async def _sleep(self) -> None:
         """Until somebody submits something or the core wants to be called."""
@@ -314,9 +316,9 @@ class Driver:
         self._shown[gauge] = set(values)
 
 
+_LEAST_REST_S: Final = 0.002
 _QUIET_NS: Final = 100_000
-_QUIET_TURNS: Final = 3
-"""Turns of the loop, each shorter than that, in which nobody had anything to do."""
+"""A turn of the loop that is shorter had nothing to do."""
 
 _Entry: TypeAlias = "tuple[Event, asyncio.Future[None] | None]"
 _BETWEEN_CYCLES: Final = (Listed, ListEnded, GetEnded)

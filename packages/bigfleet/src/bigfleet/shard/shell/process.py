@@ -95,6 +95,8 @@ class ShardProcess:
             clock, fence = Clock(), Fence(shard_id, epoch)
             self.core = ShardCore(self.settings)
             self._recorder = self._start_recording(clock)
+            if self._recorder is not None:
+                undo.callback(self._recorder.close)
             self.driver = Driver(
                 self.core,
                 clock,

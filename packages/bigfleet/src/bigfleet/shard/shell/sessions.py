@@ -159,18 +159,17 @@ class Sessions:
 
     async def _serve(self, session: "_Session", protocol: str) -> None:
         opened = SessionOpened(session.number, session.cluster, session.context.peer(), protocol)
-        await self._driver.handled(opened)
-        loop = asyncio.get_running_loop()
-        tasks = [
-            loop.create_task(work(session)) for work in (self._read_frames, self._ingest, self._write_frames)
-        ]
         closed = SessionClosed(session.number, "the connection was lost")
-        ends: list[asyncio.Future[Any]] = [*tasks, session.ended]
+        loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
         try:
+            await self._driver.handled(opened)
+            for work in (self._read_frames, self._ingest, self._write_frames):
+                tasks.append(loop.create_task(work(session)))
+            ends: list[asyncio.Future[Any]] = [*tasks, session.ended]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             closed = SessionClosed(session.number, _why(tasks, session))
         finally:
-            # Also when gRPC cancels this: the peer is gone.
+            # Also when gRPC cancels this, at any moment: the peer is gone, and the core has heard of it.
             for task in tasks:
                 task.cancel()
             self._driver.submit(closed)
@@ -236,7 +235,7 @@ class Sessions:
             await self._tell_rollup(session, read)
 
     async def _read_rollup(self, session: "_Session", raw: RawRollup) -> ReadRollup:
-        reading = read_rollup(raw, session.cluster, self._accepted.get(session.cluster, NOTHING_ACCEPTED))
+        reading = read_rollup(raw, session.cluster, self._last_accepted(session.cluster))
         begun = time.perf_counter_ns()
         while True:
             try:
@@ -247,6 +246,12 @@ class Sessions:
             if time.perf_counter_ns() - begun >= SLICE_NS:
                 await asyncio.sleep(0)
                 begun = time.perf_counter_ns()
+
+    def _last_accepted(self, cluster: str) -> AcceptedRollup:
+        """What a roll-up may be compared with: what the core has. A stream that ended with a roll-up on its
+        way could not write down what became of it."""
+        known = self._accepted.get(cluster, NOTHING_ACCEPTED)
+        return known if known.digest == self._driver.core.accepted_digest(cluster) else NOTHING_ACCEPTED
 
     async def _tell_rollup(self, session: "_Session", read: ReadRollup) -> None:
         if read.is_repeated:

@@ -1,0 +1,148 @@
+"""Executing under limits, blocks and a clock that stands still (shard.md §6, §9)."""
+
+from collections import Counter
+
+from bigfleet.engine.options import Options
+from bigfleet.shard.core import events
+from bigfleet.shard.core.outcomes import Outcome
+from bigfleet.sim.operator import Habits
+from bigfleet_base.model import MachineState
+from bigfleet_base.model.frames import BootstrapRequest
+from bigfleet_base.telemetry.catalogue import Role
+from bigfleet_base.telemetry.catalogue import shard as series
+from bigfleet_base.telemetry.metrics import Metrics
+from tests.shard.lab import MINUTE, SECOND, Lab, failure, machines, need, serving
+from tests.support.rules import rule
+
+S = MachineState
+QUIET = Habits(rollup_interval=60 * MINUTE)
+LIBRARY = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
+
+
+@rule("shard.X6", "shard.X7")
+def test_labels_that_nothing_leads_to_are_in_the_scrape_at_zero() -> None:
+    scrape = Metrics(Role.SHARD).render().decode()
+    kept_for_dashboards = {"transition_raced_to_idle", "other"}
+    [_, outcome] = series.ACTION_OUTCOMES.labels
+
+    assert {each.value for each in Outcome} | kept_for_dashboards == set(outcome.values or ())
+    for label in kept_for_dashboards:
+        assert f'{series.ACTION_OUTCOMES.name}{{kind="Bootstrap",outcome="{label}"}} 0.0' in scrape
+
+
+@rule("shard.E4")
+def test_actions_without_a_place_in_the_queue_are_counted_once_and_follow_without_the_timer() -> None:
+    lab = Lab(machines(300), concurrency=1, options=LIBRARY)
+    habits = Habits(answers=False, rollup_interval=60 * MINUTE)
+    operator = lab.operator("c1", need("c1", 300), habits=habits)
+    lab.run_until(lambda: lab.counter(series.ACTIONS, "Bootstrap") > 0)
+    assert lab.counter(series.ACTIONS, "Bootstrap") == 256
+    assert lab.counter(series.ACTIONS_DROPPED) == 44
+    assert lab.core.executor.depth() == 256
+
+    habits.answers = True
+    operator.disconnect(come_back_after=0)
+    lab.run(5)
+    assert len(lab.ids(S.CONFIGURED)) == 300
+    assert lab.counter(series.CYCLE_TRIGGER, "drain") >= 1
+
+
+@rule("shard.R1", "shard.R5")
+def test_what_the_action_limit_cuts_is_not_charged_to_the_reclaim_cap() -> None:
+    wanted = need("c1", 100)
+    lab = Lab(serving(wanted, 100), options=Options(guard=False, max_actions=2))
+    operator = lab.operator("c1", wanted, habits=QUIET)
+    lab.run(15)
+    cycles = lab.core.debug_state()["cycle"]
+    operator.demand()
+    lab.run(0.1)
+    assert lab.provider.count("Drain") == 2
+    lab.run(5)
+
+    assert 5 <= lab.provider.count("Drain") <= 2 * (lab.core.debug_state()["cycle"] - cycles)
+    lab.run(4.9)
+    assert lab.provider.count("Drain") <= 2 * 5 + 1
+
+
+@rule("shard.R6", "shard.L4", "shard.R5")
+def test_a_cycle_that_defers_for_several_reasons_says_so_in_one_line() -> None:
+    wanted = need("c1", 4)
+    lab = Lab([*serving(wanted, 4), *machines(30, prefix="i")], options=Options(guard=False, max_actions=2))
+    operator = lab.operator("c1", wanted, habits=QUIET)
+    lab.run(15)
+    lab.provider.list_failure = failure("UNAVAILABLE")
+    lab.run(40)
+    operator.demand(need("c1", 1))
+    lab.operator("c2", need("c2", 30), habits=QUIET)
+    lab.run(3)
+
+    lines = Counter(line["cycle"] for line in lab.notes.lines_of_audit("action.deferred"))
+    assert set(lines.values()) == {1}
+    reasons = ("limit", "settling", "outbox", "provider")
+    counted = sum(lab.counter(series.ACTIONS_DEFERRED, reason) for reason in reasons)
+    assert sum(int(line["count"]) for line in lab.notes.lines_of_audit("action.deferred")) == counted
+    assert lab.counter(series.ACTIONS_DEFERRED, "provider") and lab.counter(series.ACTIONS_DEFERRED, "limit")
+
+
+@rule("shard.R6", "shard.R3")
+def test_an_intention_names_the_need_it_would_have_served() -> None:
+    low, high = need("b", 2, priority=100), need("a", 1, priority=1_000_000)
+    lab = Lab([*serving(low, 2)], options=Options(paused=True, guard=False))
+    lab.operator("b", low)
+    lab.operator("a", high)
+    lab.run(12)
+    line = lab.notes.lines_of_audit("action.suppressed")[-1]
+
+    assert (line["kind"], line["cluster"], line["priority"]) == ("Preempt", "b", 1_000_000)
+    assert line["need_fp"] == high.profile.fingerprint and line["victim_score"] is not None
+
+
+@rule("shard.X4")
+def test_a_probe_that_finds_no_machine_is_made_when_there_is_one() -> None:
+    lab = Lab(machines(1), options=LIBRARY)
+    habits = Habits(blob_error="no template", rollup_interval=60 * MINUTE)
+    operator = lab.operator("c1", need("c1", 1), habits=habits)
+    lab.run(3)
+    assert lab.counter(series.ACTION_OUTCOMES, "Bootstrap", "unsatisfiable") == 1
+    lab.provider.fail("m-0000")
+    lab.run(5 * MINUTE // SECOND)
+    assert len(operator.frames(BootstrapRequest)) == 1
+    habits.blob_error = ""
+    lab.provider.put(machines(1)[0])
+    lab.run(25)
+
+    assert len(lab.ids(S.CONFIGURED)) == 1
+    assert len(operator.frames(BootstrapRequest)) == 2
+
+
+@rule("shard.L2")
+def test_a_clock_that_stands_still_starts_no_second_cycle_and_stops_nothing_for_good() -> None:
+    lab = Lab(machines(3))
+    operator = lab.operator("c1", need("c1", 1), habits=QUIET)
+    lab.run(5)
+    before = lab.core.debug_state()["cycle"]
+    for n in range(20):
+        operator.demand(need("c1", 2 + n % 2))
+        lab.shard.submit(events.TimePassed())
+        lab.run(0)
+    assert lab.core.debug_state()["cycle"] - before <= 1
+    lab.core.handle(events.TimePassed(), lab.time.now - MINUTE)
+    lab.run(2)
+
+    assert len(lab.ids(S.CONFIGURED)) == 3
+
+
+def test_demand_that_machines_served_before_has_not_waited_for_one() -> None:
+    wanted = need("c1", 2)
+    lab = Lab(
+        [*serving(wanted, 2), *machines(1, prefix="i"), *machines(1, prefix="l", instance_type="large")]
+    )
+    operator = lab.operator("c1", wanted, habits=QUIET)
+    lab.run(3600)
+    operator.demand(need("c1", 3), need("c1", 1, kind="large"))
+    lab.run(5)
+
+    assert len(lab.ids(S.CONFIGURED)) == 4
+    # Of the two shapes one was served already when this process first heard of it.
+    [waited] = lab.notes.observations[series.PROVISIONING_LATENCY.name,]
+    assert waited <= 2

@@ -1,0 +1,110 @@
+"""The ``bigfleet`` command: what it takes, what it refuses, and how it says so."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bigfleet.cli.bigfleet import main
+from tests.support.ca import CertificateAuthority
+from tests.support.rules import rule
+
+
+@pytest.fixture(autouse=True)
+def _collector() -> Iterator[None]:
+    """A shard sets the collector to its own needs."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [([], 2), (["nonsense"], 2), (["help"], 0), (["-h"], 0), (["--help"], 0)],
+)
+def test_calls_that_cannot_be_understood_print_the_usage(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int
+) -> None:
+    assert main(arguments) == status
+    out, err = capsys.readouterr()
+    assert "usage: bigfleet COMMAND" in (out if status == 0 else err)
+
+
+def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.strip()[0].isdigit()
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["--nonsense"], 2), (["stray"], 2)])
+def test_a_command_explains_its_options(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["shard", *arguments])
+    assert ended.value.code == status
+    out, err = capsys.readouterr()
+    assert "--provider-addr" in out + err
+
+
+@rule("shard.G1", "shard.B6", "deploy.D-20")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--tls-cert", "x"), "--tls-key and --tls-ca is missing"),
+        (("--listen", ""), "--listen is empty"),
+        (("--listen", "nowhere"), "'nowhere' is not usable"),
+        (("--metrics-addr", "nowhere"), "'nowhere' is not usable"),
+        (("--listen", ":0"), "--insecure"),
+        (("--provider-addr", "127.0.0.1:1", "--seed-machines", "3"), "--seed-machines: only for"),
+        (("--provider-addr", "127.0.0.1:1", "--failure-rate-per-sec", "1"), "--failure-rate-per-sec: only"),
+        (("--provider-addr", "127.0.0.1:1", "--speculative-shed-at-seconds", "1"), "shed-at-seconds: only"),
+        (("--provider-addr", "127.0.0.1:1", "--local-bootstrap"), "--local-bootstrap: only for"),
+        (("--provider-addr", "a=127.0.0.1:1,a=127.0.0.1:2"), "two providers are called 'a'"),
+        (("--provider-addr", "10.0.0.1:1"), "plaintext on 10.0.0.1:1 is refused"),
+        (("--audit-log", "/nowhere/audit"), "cannot open --audit-log"),
+        (("--data-dir", "/dev/null/data"), "cannot use --data-dir"),
+        (("--config", "/nowhere.toml"), "cannot read /nowhere.toml"),
+        (("--id", "a/b"), "--id 'a/b'"),
+        (("--execute-concurrency", "0"), "--execute-concurrency must be at least 1"),
+        (("--cycle-interval", "0"), "--cycle-interval must be longer"),
+        (("--seed-configured-per-cluster", "2"), "--seed-cluster-total"),
+        (("--archetypes", "/nowhere.json"), "cannot read /nowhere.json (--archetypes)"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    base = ("--listen", "127.0.0.1:0", "--metrics-addr", "0", "--data-dir", str(tmp_path / "data"))
+    assert main(["shard", *base, *arguments]) == 1
+    err = capsys.readouterr().err
+    assert said in err and len(err.splitlines()) == 1 and err.startswith("bigfleet: ")
+
+
+@rule("shard.F1")
+@pytest.mark.parametrize("content", ["x", "", "-1", "1.5", "1 2"])
+def test_an_epoch_that_is_no_number_refuses_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    (tmp_path / "epoch").write_text(content)
+    arguments = ["--listen", "127.0.0.1:0", "--metrics-addr", "0", "--data-dir", str(tmp_path)]
+    assert main(["shard", *arguments]) == 1
+    assert "and no number" in capsys.readouterr().err
+    assert (tmp_path / "epoch").read_text() == content
+
+
+def test_a_configuration_is_checked_with_the_files_it_names_and_nothing_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = CertificateAuthority().issue("bigfleet://shard/shard-1").write(tmp_path / "tls")
+    flags = [f"--tls-cert={files.cert}", f"--tls-key={files.key}", f"--tls-ca={files.ca}"]
+    data = f"--data-dir={tmp_path / 'data'}"
+    assert main(["check-config", "shard", data, *flags]) == 1
+    assert "bigfleet://shard/shard-1" in capsys.readouterr().err
+    assert main(["check-config", "shard", data, "--id", "shard-1", *flags]) == 0
+    assert capsys.readouterr().out.startswith("shard shard-1: listens on :7780")
+    assert main(["check-config"]) == 2
+    assert main(["check-config", "nonsense"]) == 2
+    assert not (tmp_path / "data").exists()
+    assert main(["shard", data, *flags]) == 1
+    assert "bigfleet://shard/shard-1" in capsys.readouterr().err
