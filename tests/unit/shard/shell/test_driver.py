@@ -1,6 +1,7 @@
 """The driver: what is done in which order, and what waits for the end of a cycle."""
 
 import asyncio
+import time
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -220,6 +221,64 @@ async def test_others_have_their_turn_between_two_slices_of_a_cycle(
             await asyncio.sleep(0)
             turns += 1
         assert turns > 50
+
+
+@rule("shard.R8")
+async def test_no_event_comes_between_the_batch_that_begins_a_cycle_and_its_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_QUIET_NS", 0)
+    async with Bench() as bench:
+        core, heard = bench.core, list[str]()
+        handle = core.handle
+
+        def cycle() -> Generator[str, None, None]:
+            heard.append("first step")
+            yield "phase1"
+
+        def handle_and_submit_later(event: Event, now: int) -> list[Effect]:
+            heard.append(type(event).__name__)
+            if isinstance(event, CycleFinished):
+                asyncio.get_running_loop().call_soon(bench.driver.submit, HelloRepeated(2))
+            return handle(event, now)
+
+        monkeypatch.setattr(core, "_cycle", cycle)
+        monkeypatch.setattr(core, "handle", handle_and_submit_later)
+        core.answers = {HelloRepeated: [RunCycle()], CycleFinished: [RunCycle()]}
+        bench.driver.submit(HelloRepeated(1))
+        await eventually(lambda: heard.count("CycleFinished") == 2)
+        assert heard[:5] == ["HelloRepeated", "first step", "CycleFinished", "first step", "HelloRepeated"]
+
+
+async def test_a_cycle_ends_once_whatever_keeps_its_end_from_being_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SLICE_NS", 1)
+    paused = False
+    async with Bench(lambda: paused) as bench:
+        core = bench.core
+        handle = core.handle
+
+        def cycle() -> Generator[str, None, None]:
+            nonlocal paused
+            yield "phase1"
+            paused = True
+
+        def handle_slowly(event: Event, now: int) -> list[Effect]:
+            if isinstance(event, PauseFile):
+                end = time.perf_counter_ns() + module.BATCH_NS
+                while time.perf_counter_ns() < end:
+                    pass
+            return handle(event, now)
+
+        monkeypatch.setattr(core, "_cycle", cycle)
+        monkeypatch.setattr(core, "handle", handle_slowly)
+        core.answers[HelloRepeated] = [RunCycle()]
+        bench.driver.submit(HelloRepeated(1))
+        await eventually(lambda: CycleFinished in map(type, core.events))
+        await bench.driver.handled(CallEnded(1))
+        kinds = [type(event) for event in core.events]
+        assert kinds == [HelloRepeated, PauseFile, CycleFinished, CallEnded]
 
 
 async def test_the_times_of_a_cycle_are_told_by_phase() -> None:

@@ -80,8 +80,10 @@ class Ingest:
             ctx.mark(series.ROLLUP_QUARANTINED, 0, cluster)
         self.state.accepted[cluster] = Accepted(digest, rows)
         self._note_arrivals(cluster, before, rows)
-        if rows != before:
+        if known is None or rows != before:
+            # The first one, even of no rows, is what lets a cluster's machines be reclaimed (L7).
             ctx.audit("rollup.accepted", cluster=cluster, count=len(rows))
+        if rows != before:
             ctx.wake(Cause.ROLLUP, urgent=_is_urgent(before, rows))
         return True
 

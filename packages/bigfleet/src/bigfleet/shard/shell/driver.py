@@ -119,6 +119,10 @@ class Driver:
         self._wake = asyncio.Event()
         self._told_pause = False
         self._stopping = False
+        self._begun: object = None
+        """The cycle that took its first step last."""
+        self._is_finishing = False
+        """Whether the end of the cycle is among the events."""
         self._shown: dict[GaugeSeries, set[tuple[str, ...]]] = {}
         self._phases: dict[str, int] = {}
         self._merge_ns = 0
@@ -217,6 +221,12 @@ class Driver:
         for each in waiters:
             if not each.done():
                 each.set_result(None)
+        running = self.core.running
+        if running is not None and running is not self._begun and not self._stopping:
+            # No event may come between: what a cycle sees is what there was after the batch that began it, in
+            # a replay too.
+            self._begun = running
+            self._step()
 
     def _handle(self, event: Event, now: int, batch: Sequence[Event]) -> list[Effect]:
         begun = time.perf_counter_ns()
@@ -231,7 +241,7 @@ class Driver:
         if isinstance(event, _BETWEEN_CYCLES):
             self._merge_ns += spent
         elif isinstance(event, CycleFinished):
-            self._finish_ns = spent
+            self._finish_ns, self._is_finishing = spent, False
         elif isinstance(event, ShutdownBegun):
             # The cycle under way is left where it is: nothing of it has been told to anybody.
             self._stopping = True
@@ -243,22 +253,19 @@ class Driver:
 
     def _advance(self) -> None:
         """Run the cycle for a slice."""
+        begun = time.perf_counter_ns()
+        while not self._is_finishing and time.perf_counter_ns() - begun < SLICE_NS:
+            self._step()
+
+    def _step(self) -> None:
         running = self.core.running
         assert running is not None
-        begun = at = time.perf_counter_ns()
-        while at - begun < SLICE_NS:
-            try:
-                phase = next(running)
-            except StopIteration:
-                self._count_phase(_LAST_PHASE, at)
-                self._finish_cycle()
-                return
-            at = self._count_phase(phase, at)
-
-    def _count_phase(self, phase: str, since: int) -> int:
-        at = time.perf_counter_ns()
-        self._phases[phase] = self._phases.get(phase, 0) + at - since
-        return at
+        begun = time.perf_counter_ns()
+        phase = next(running, None)
+        name = phase or _LAST_PHASE
+        self._phases[name] = self._phases.get(name, 0) + time.perf_counter_ns() - begun
+        if phase is None:
+            self._finish_cycle()
 
     def _finish_cycle(self) -> None:
         # What passing the actions on takes is known only afterwards, so each cycle tells it of the last one.
@@ -269,6 +276,7 @@ class Driver:
         self._events.extendleft(reversed(self._held))
         self._events.appendleft((CycleFinished(total, phases), None))
         self._held = []
+        self._is_finishing = True
 
     def _perform(self, effect: Effect, sessions: Sessions, providers: Providers) -> None:
         match effect:

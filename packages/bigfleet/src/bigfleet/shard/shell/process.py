@@ -43,6 +43,7 @@ CALLS_GRACE_S: Final = 5.0
 """For provider calls that were sent when the end came (P2)."""
 _CORE_GRACE_S: Final = 1.0
 _SERVER_GRACE_S: Final = 0.5
+_GC_THRESHOLD: Final = (50_000, 50, 1_000)
 _STDERR: Final = 2
 
 
@@ -221,7 +222,9 @@ class ShardProcess:
         return self.metrics.render()
 
     async def _freeze_when_listed(self) -> None:
-        """Once the fleet is loaded, spare the collector from walking it again and again."""
+        """Once the fleet is loaded, spare the collector from walking it again and again: what lives long is
+        frozen, and the oldest generation, whose walk would hold the loop, is looked at rarely."""
+        gc.set_threshold(*_GC_THRESHOLD)
         while not self.core.ready()[0]:  # noqa: ASYNC110  # the core calls nobody back
             await asyncio.sleep(0.5)
         gc.freeze()
