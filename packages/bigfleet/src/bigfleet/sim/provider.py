@@ -56,12 +56,15 @@ class Ledger:
     told: dict[str, Observed | None] = field(default_factory=dict)
     """None: the machine is known, whatever the next List says of it is news."""
 
-    def news(self, records: list[Observed]) -> tuple[tuple[Observed, ...], tuple[str, ...]]:
-        """The records that are news, and the ids that are gone."""
-        named = {seen.machine.id: seen for seen in records}
-        changed = tuple(seen for machine_id, seen in named.items() if self.told.get(machine_id) != seen)
+    def news(
+        self, records: list[Observed], rejected: list[str]
+    ) -> tuple[tuple[Observed, ...], tuple[str, ...]]:
+        """The records that are news, and the ids that are gone; those of bad records are there."""
+        named: dict[str, Observed | None] = {m: self.told[m] for m in rejected if m in self.told}
+        named.update((seen.machine.id, seen) for seen in records)
+        changed = tuple(seen for seen in records if self.told.get(seen.machine.id) != seen)
         gone = tuple(machine_id for machine_id in self.told if machine_id not in named)
-        self.told = dict(named)
+        self.told = named
         return changed, gone
 
     def forget(self, machine_id: str) -> None:

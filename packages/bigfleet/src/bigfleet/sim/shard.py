@@ -279,8 +279,7 @@ class SimShard:
             self.submit(events.ListFailed(provider, f"{answer.code}: {answer.details}"))
             return
         records, rejected = answer
-        changed, gone = self._ledgers[provider].news(records)
-        gone = tuple(machine_id for machine_id in gone if machine_id not in rejected)
+        changed, gone = self._ledgers[provider].news(records, rejected)
         for first in range(0, len(changed), LIST_SLICE):
             self.submit(events.Listed(provider, started, changed[first : first + LIST_SLICE]))
         if gone or rejected:

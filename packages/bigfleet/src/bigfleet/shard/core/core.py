@@ -384,6 +384,8 @@ class ShardCore:
         ctx.mark(series.FENCED, self.executor.fenced)
         ctx.show(series.OUTBOX_FRAMES, {(name.value,): n for name, n in self.outboxes.depths().items()})
         self.reconcile.show_gauges()
+        rows = len(self.views.verdicts)
+        ctx.mark(series.PHASE1_PER_NEED, dict(event.phases_ns).get("phase1", 0) / 1e9 / max(1, rows))
         if ctx.cycle > self.settings.warmup_cycles:
             for phase, spent in event.phases_ns:
                 ctx.observe(series.CYCLE_PHASE_DURATION, spent / 1e9, phase)

@@ -448,7 +448,8 @@ class Executor:
             self._abandon(op, consequence.outcome, error)
             return
         if not consequence.sent:
-            self._abandon(op, consequence.outcome, error)
+            # The switch may have been thrown between the decision and the call (R3).
+            self._abandon(op, Outcome.CANCELED if self.state.halted else consequence.outcome, error)
             return
         if consequence.hold_off:
             self._hold_offs.failed(op.machine_id, calls.HOLDS[op.rpc])

@@ -253,9 +253,10 @@ class Driver:
 
     def _advance(self) -> None:
         """Run the cycle for a slice."""
-        begun = time.perf_counter_ns()
-        while not self._is_finishing and time.perf_counter_ns() - begun < SLICE_NS:
+        begun = at = time.perf_counter_ns()
+        while not self._is_finishing and at - begun < SLICE_NS:
             self._step()
+            at = time.perf_counter_ns()
 
     def _step(self) -> None:
         running = self.core.running

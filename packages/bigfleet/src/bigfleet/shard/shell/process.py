@@ -114,7 +114,7 @@ class ShardProcess:
             self._files = undo.pop_all()
         self.sessions = Sessions(self.driver, self.providers, Stamp(epoch), self.metrics, log)
         self.pages = Pages(
-            self.core, self._render, self.metrics.sketches, log, debug_everywhere=options.debug_endpoints
+            self.core, self.scrape, self.metrics.sketches, log, debug_everywhere=options.debug_endpoints
         )
         self._server: aio.Server | None = None
         self._vital: list[asyncio.Task[Any]] = []
@@ -213,7 +213,8 @@ class ShardProcess:
             now=clock.now,
         )
 
-    def _render(self) -> bytes:
+    def scrape(self) -> bytes:
+        """What ``GET /metrics`` answers."""
         self.providers.show_metrics()
         self.metrics.gauge(process_series.TASKS).set(len(asyncio.all_tasks()))
         if self._tls is not None:
