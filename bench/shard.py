@@ -341,13 +341,22 @@ async def _first_calls(shard: Shard, name: str, tries: int) -> dict[str, float]:
             )
             operator = ScriptedOperator(cluster, lambda _, rows=(need,): rows, rollup_interval=3600)  # type: ignore[misc]
             channel = dial(shard.address, None)
+            if name == "lone":
+                await _until_alone(shard)
             task = asyncio.create_task(operator.run(channel))
             waits[kind].append(await _first_call(shard, cluster))
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await channel.close()
-            await asyncio.sleep(random.uniform(0.05, 0.3))  # noqa: S311  # spreads load
+            # More than a window between two tries: the second in one would rightly wait for its end.
+            await asyncio.sleep(random.uniform(1.1, 2.1))  # noqa: S311  # spreads load
     return {f"rollup_to_call_p99_ms_{name}_{kind}": 1000 * _p99(found) for kind, found in waits.items()}
+
+
+async def _until_alone(shard: Shard) -> None:
+    """A lone roll-up has no other cause for a cycle around it: neither in the second before nor right after."""
+    while not 1.1 < time.time() - await _gauge(shard, "bigfleet_shard_last_cycle_timestamp_seconds") < 7:
+        await asyncio.sleep(0.1)
 
 
 async def _first_call(shard: Shard, cluster: str) -> float:
