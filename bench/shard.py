@@ -354,8 +354,11 @@ async def _first_calls(shard: Shard, name: str, tries: int) -> dict[str, float]:
 
 
 async def _until_alone(shard: Shard) -> None:
-    """A lone roll-up has no other cause for a cycle around it: neither in the second before nor right after."""
-    while not 1.1 < time.time() - await _gauge(shard, "bigfleet_shard_last_cycle_timestamp_seconds") < 7:
+    """A lone roll-up has no other cause for a cycle near it: neither in the second before nor right after."""
+    while True:
+        age = time.time() - await _gauge(shard, "bigfleet_shard_last_cycle_timestamp_seconds")
+        if 1.1 < age < 7:
+            return
         await asyncio.sleep(0.1)
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from bigfleet.engine.options import Options
 from bigfleet.shard.core import events
 from bigfleet.shard.core.outcomes import Outcome
+from bigfleet.shard.provider import FailureKind
 from bigfleet.sim.operator import Habits
 from bigfleet_base.model import MachineState
 from bigfleet_base.model.frames import BootstrapRequest
@@ -146,3 +147,20 @@ def test_demand_that_machines_served_before_has_not_waited_for_one() -> None:
     # Of the two shapes one was served already when this process first heard of it.
     [waited] = lab.notes.observations[series.PROVISIONING_LATENCY.name,]
     assert waited <= 2
+
+
+@rule("shard.R3", "shard.X7")
+def test_a_call_that_a_pause_keeps_from_being_sent_was_cancelled() -> None:
+    lab = Lab(machines(2), options=LIBRARY)
+
+    def pause(_rpc: str, _machine: str) -> events.Failure:
+        lab.shard.submit(events.PauseFile(present=True))
+        return events.Failure(FailureKind.NOT_SENT.value, "CANCELLED", "the file PAUSE has appeared")
+
+    lab.provider.refuse = pause
+    lab.operator("c1", need("c1", 1), habits=QUIET)
+    lab.run(5)
+
+    assert lab.state("m-0000") is S.IDLE and not lab.provider.gets
+    assert lab.counter(series.ACTION_OUTCOMES, "Bootstrap", "ctx_canceled") == 1
+    assert lab.counter(series.ACTION_OUTCOMES, "Bootstrap", "provider_transient") == 0

@@ -140,6 +140,25 @@ class ShardMachine(RuleBasedStateMachine):
         habits.answers, habits.acks = answers, acks
         habits.blob_error = "no template" if error else ""
 
+    @rule(cluster=st.sampled_from(CLUSTERS))
+    def replace_a_session(self, cluster: str) -> None:
+        operator = self.lab.operators[cluster]
+        if operator.session is not None:
+            # It does not see the old stream end: the new one is of another process.
+            operator.session = None
+            operator.connect()
+
+    @rule(
+        cycle=st.sampled_from([0, SECOND // 10, 2 * SECOND]), lists=st.sampled_from([0, SECOND, 15 * SECOND])
+    )
+    def slow_down(self, cycle: int, lists: int) -> None:
+        self.lab.shard.cycle_duration, self.lab.shard.list_duration = cycle, lists
+
+    @rule(data=st.data())
+    def lose_a_machine(self, data: st.DataObject) -> None:
+        if self.lab.provider.records:
+            del self.lab.provider.records[data.draw(st.sampled_from(sorted(self.lab.provider.records)))]
+
     @rule(present=st.booleans())
     def pause(self, present: bool) -> None:
         self.lab.shard.submit(events.PauseFile(present))
@@ -166,6 +185,7 @@ class ShardMachine(RuleBasedStateMachine):
         if not hasattr(self, "lab"):
             return
         lab = self.lab
+        lab.shard.cycle_duration = lab.shard.list_duration = 0
         lab.provider.down = False
         lab.provider.refuse = lambda _rpc, _machine: None
         lab.provider.hold = lambda _rpc, _machine: False

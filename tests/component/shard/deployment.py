@@ -88,7 +88,6 @@ class Deployment:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.audit_path = folder / "audit"
-        self.record = folder / "shard" / "data" / "record"
         self.clusters: dict[str, Cluster] = {}
         self.stub: rpc.CapacityProviderAsyncStub
         self.provider_address = f"127.0.0.1:{_free_port()}"
@@ -238,6 +237,10 @@ class Deployment:
     def epoch_on_disk(self) -> int:
         path = self.folder / "shard" / "data" / "epoch"
         return int(path.read_text()) if path.exists() else 0
+
+    def segments(self) -> list[Path]:
+        """What is kept of the recording, oldest first."""
+        return sorted((self.folder / "shard" / "data" / "record").glob("*.rec"))
 
     def audit(self) -> list[dict[str, Any]]:
         """The lines of all shards; one that a kill has cut off is an error."""

@@ -13,10 +13,10 @@ from grpc import aio
 
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState, Need, Operator, Profile, Requirement, ResourceVector
-from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
+from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY, ZONE_KEY
 from bigfleet_base.wire.metadata import encode_assignment
 from tests.component.shard.deployment import Deployment, deployment, until
-from tests.component.shard.traces import check_audit, check_ledger, check_recording
+from tests.component.shard.traces import check_audit, check_ledger, check_recording, recorded_inventory
 from tests.support.eventually import eventually
 from tests.support.rules import rule
 
@@ -25,7 +25,7 @@ IN_FLIGHT = 10
 MOST_SMALL = 20
 SLOTS = 3 * MOST_SMALL + 10
 METAL = 12
-SETTLE_S = 120.0
+SETTLE_S = 60.0
 CPU = ResourceVector(cpu=1000)
 PRIORITIES = {"low": 100, "middle": 1000, "high": 1_000_000}
 SHARD = (
@@ -51,11 +51,14 @@ def offering(instance_type: str, count: int, capacity_type: str) -> dict[str, An
     }
 
 
-def need(cluster: str, count: int, kind: str = "small", **values: Any) -> Need:
+def need(cluster: str, count: int, kind: str = "small", same: str = "", **values: Any) -> Need:
     """Demand for so many machines of a kind."""
     values = {"priority": PRIORITIES.get(cluster, 1000), **values}
-    profile = Profile((Requirement(INSTANCE_TYPE_KEY, Operator.IN, (kind,)),), **values)
-    return Need(cluster, profile, ResourceVector(cpu=1000 * count), CPU)
+    requirements = [Requirement(INSTANCE_TYPE_KEY, Operator.IN, (kind,))]
+    if same:
+        requirements.append(Requirement(same, Operator.SAME, ()))
+    profile = Profile(tuple(requirements), **values)
+    return Need(cluster, profile, ResourceVector(cpu=1000 * count), CPU, f"{same}/0" if same else "")
 
 
 @pytest.mark.timeout(3_000)  # a start costs a second of processor time, and there are many
@@ -90,8 +93,8 @@ async def test_a_shard_killed_at_any_moment_loses_and_doubles_nothing(
         assert await world.stop_shard() == 0
         check_ledger(world)
         check_audit(world, ended_cleanly=world.epoch_on_disk())
-        inventory = check_recording(world).engine.inventory
-        assert {i: inventory.entry(i).machine for i in inventory} == await world.machines()
+        check_recording(world)
+        assert recorded_inventory(world) == await world.machines()
         await check_late_call(world)
 
 
@@ -145,6 +148,7 @@ async def mutations(folder: Path, creates: int, drains: int, *, echoes: bool, ki
             await world.start_shard()
             # Long enough to ask for everything again, if that was what it made of what it found.
             await world.cycles(5)
+            assert world.accepted() == {"Create": creates, "Drain": drains}
         await until(SETTLE_S, lambda: world.has(busy))
         await world.release()
         await until(
@@ -199,44 +203,33 @@ FENCED = (
 )
 
 
-@rule("shard.P3", "shard.Q5", "shard.L7")
+@rule("shard.P3", "shard.Q5", "shard.L7", "shard.T3")
 async def test_after_a_kill_machines_are_protected_as_before_and_nothing_is_reclaimed_unasked(
     tmp_path: Path,
 ) -> None:
     quick = ("--cycle-interval", "300ms", "--min-cycle-spacing", "100ms")
     async with deployment(tmp_path / "world", *SHARD, *quick) as world:
-        await world.start_provider([offering("metal", 4, "bare-metal")], [{"offering": "metal", "idle": 4}])
-        owner = world.cluster("owner")
-        owner.needs = [need("owner", 4, "metal", priority=1000, interruption_bucket=9)]
+        await world.start_provider([offering("metal", 6, "bare-metal")], [{"offering": "metal", "idle": 6}])
+        gang = need("owner", 3, "metal", same=ZONE_KEY, priority=70_000, interruption_bucket=9)
+        world.cluster("owner").needs = [gang, need("owner", 2, "metal", reclamation_bucket=5)]
         await world.start_shard()
-        await until(SETTLE_S, lambda: world.has({("owner", "metal", S.CONFIGURED): 4}))
-        await world.cycles(3)
-        before = await protection(world)
-        assert sum(before.values()) == 4
+        served = {("owner", "metal", S.CONFIGURED): 5, ("", "metal", S.IDLE): 1}
+        await until(SETTLE_S, lambda: world.has(served))
+        await until(SETTLE_S, lambda: has_states(world, Counter(Configured=5, Idle=1)))
         await world.kill_shard()
+        before = recorded_inventory(world)
+        assert Counter(machine.assigned_priority for machine in before.values()) == {70_000: 3, 1000: 2, 0: 1}
         world.spawn_shard()
         await world.shard_listens()
         await world.cycles(10)
-        assert await protection(world) == before
-        assert world.accepted() == {"Configure": 4}
+        assert await world.has(served), "nobody has asked for anything, and nobody has given anything back"
+        await world.kill_shard()
+        assert recorded_inventory(world) == before
 
-        intruder = world.cluster("intruder")
-        intruder.needs = [need("intruder", 2, "metal", priority=999)]
-        world.connect()
-        await eventually(lambda: intruder.operator.tally.rollups > 1, seconds=SETTLE_S)
-        await world.cycles(5)
-        assert world.accepted() == {"Configure": 4}
-
-        intruder.needs = [need("intruder", 2, "metal", priority=5000)]
-        shared = {("owner", "metal", S.CONFIGURED): 2, ("intruder", "metal", S.CONFIGURED): 2}
-        await until(SETTLE_S, lambda: world.has(shared))
-
-
-async def protection(world: Deployment) -> dict[str, float]:
-    """Machines by state, capacity type and interruption penalty."""
-    lines = (await world.page("/metrics"))[1].splitlines()
-    values = (line.rpartition(" ") for line in lines if line.startswith("bigfleet_shard_inventory_machines{"))
-    return {labels: float(count) for labels, _, count in values if float(count)}
+        world.cluster("owner").needs = []
+        await world.start_shard()
+        await until(SETTLE_S, lambda: world.has({("", "metal", S.IDLE): 6}))
+        check_ledger(world)
 
 
 class Load:
@@ -315,7 +308,7 @@ async def check_inventory(world: Deployment) -> None:
     """The shard knows the machines as the provider does, and so do operators that come back."""
     machines = await world.machines()
     states = Counter(m.state.title for m in machines.values())
-    await until(SETTLE_S, lambda: _has_states(world, states))
+    await until(SETTLE_S, lambda: has_states(world, states))
     await world.disconnect()
     tallies = {name: cluster.operator.tally for name, cluster in world.clusters.items()}
     resyncs = {name: tally.resyncs for name, tally in tallies.items()}
@@ -327,7 +320,7 @@ async def check_inventory(world: Deployment) -> None:
         assert tally.nodes == {m.id: m.state.title for m in machines.values() if m.cluster == name}
 
 
-async def _has_states(world: Deployment, states: Counter[str]) -> bool:
+async def has_states(world: Deployment, states: Counter[str]) -> bool:
     found: dict[str, int] = (await world.state())["machines"]
     return found == states
 

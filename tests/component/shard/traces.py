@@ -1,6 +1,7 @@
 """What a shard's processes have left behind, held against what its provider has written down."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Final
 
 from bigfleet.shard.core.core import ShardCore
@@ -9,11 +10,13 @@ from bigfleet.shard.core.effects import (
     CreateMachine,
     DeleteMachine,
     DrainMachine,
+    Effect,
     WriteAudit,
 )
 from bigfleet.shard.recording.checkpoint import SCHEMA, restore
 from bigfleet.shard.recording.replay import Run
 from bigfleet.shard.recording.segments import SegmentReader, digest
+from bigfleet_base.model import Machine
 from tests.component.shard.deployment import Deployment
 
 
@@ -60,34 +63,43 @@ def check_audit(world: Deployment, ended_cleanly: int | None = None) -> None:
         assert done[key] <= accepted[key] <= done[key] + unknown[key], key
 
 
-def check_recording(world: Deployment) -> ShardCore:
-    """Each kept segment leads to what it says was done, and nothing was done that none of them says; returns
-    the last core as it was at its end."""
-    core: ShardCore | None = None
+def check_recording(world: Deployment) -> None:
+    """Each kept segment leads to what it says was done, and nothing was done that none of them says."""
     sent: Counter[tuple[int, str, str]] = Counter()
     audited = []
-    for path in sorted(world.record.glob("*.rec")):
-        with path.open("rb") as file:
-            segment = SegmentReader(file, path.name, SCHEMA)
-            run = Run(restore(segment.checkpoint()))
-            core = run.core
-            for number, batch in enumerate(segment.batches(), 1):
-                derived, error = run.take(batch, number)
-                assert not error, f"{path.name}: {error}"
-                effects = [effect for each in derived for effect in each.effects]
-                assert digest(effects) == batch.digest, f"{path.name}: batch {number}"
-                for effect in effects:
-                    if rpc := _RPCS.get(type(effect)):
-                        sent[core.settings.epoch, effect.machine_id, rpc] += 1  # type: ignore[union-attr]  # all of _RPCS have it
-                    elif isinstance(effect, WriteAudit):
-                        audited.append(dict(effect.line))
+    for path in world.segments():
+        core, effects = replayed(path)
+        for effect in effects:
+            if rpc := _RPCS.get(type(effect)):
+                sent[core.settings.epoch, effect.machine_id, rpc] += 1  # type: ignore[union-attr]  # all of _RPCS have it
+            elif isinstance(effect, WriteAudit):
+                audited.append(dict(effect.line))
     arrived = Counter((e.epoch, e.machine, e.rpc) for e in world.ledger() if not e.is_fence)
     assert arrived <= sent, arrived - sent
     # A kill may come between the record of a line and the line.
     rest = iter(audited)
     assert all(line in rest for line in world.audit())
-    assert core is not None
-    return core
+
+
+def recorded_inventory(world: Deployment) -> dict[str, Machine]:
+    """The machines as the last process knows them, or knew them at its end."""
+    inventory = replayed(world.segments()[-1])[0].engine.inventory
+    return {machine_id: inventory.entry(machine_id).machine for machine_id in inventory}
+
+
+def replayed(path: Path) -> tuple[ShardCore, list[Effect]]:
+    """The core at the end of a segment, and all that came of its events, which is what was recorded."""
+    found: list[Effect] = []
+    with path.open("rb") as file:
+        segment = SegmentReader(file, path.name, SCHEMA)
+        run = Run(restore(segment.checkpoint()))
+        for number, batch in enumerate(segment.batches(), 1):
+            derived, error = run.take(batch, number)
+            assert not error, f"{path.name}: {error}"
+            effects = [effect for each in derived for effect in each.effects]
+            assert digest(effects) == batch.digest, f"{path.name}: batch {number} leads to something else"
+            found += effects
+    return run.core, found
 
 
 _BEFORE: Final = {

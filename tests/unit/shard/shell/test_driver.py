@@ -1,9 +1,9 @@
 """The driver: what is done in which order, and what waits for the end of a cycle."""
 
 import asyncio
-import time
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
