@@ -71,9 +71,10 @@ def test_demand_met_in_the_first_cycle_is_never_bought_again(new_judge: NewJudge
     bought = [a.machine for a in first.result.decided if a.kind is Kind.PROVISION]
     later = [a for step in rest for a in step.result.decided]
     assert not [a for a in later if a.kind in (Kind.PROVISION, Kind.PREEMPT)]
-    # What was bought is bound once. What greed took too much of is given back (costs order what is taken,
-    # prices what is kept) and not taken again.
-    assert sorted(a.machine for a in later if a.kind is Kind.BOOTSTRAP) == sorted(bought)
+    # What was bought is bound once, unless greed took too much: that is given back, or left idle once it is
+    # there (costs order what is taken, prices what is kept), and not taken again.
+    bound = Counter(a.machine for a in later if a.kind is Kind.BOOTSTRAP)
+    assert bound <= Counter(bought)
     assert not [a for step in rest[-5:] for a in step.result.decided if a.kind is not Kind.DELETE]
 
 
