@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given
