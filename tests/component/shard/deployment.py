@@ -63,18 +63,22 @@ class Cluster:
         self.needs: Sequence[Need] = ()
         self.operator = ScriptedOperator(name, lambda _: self.needs, rollup_interval=0.3, answer_delay=0.1)
         self._task: asyncio.Task[None] | None = None
+        self._is_wanted = False
 
     def connect(self, address: str) -> None:
+        self._is_wanted = True
         self._task = asyncio.get_running_loop().create_task(self._hold(address))
 
     async def disconnect(self) -> None:
+        # A session that is ending by itself may take the cancellation for its sender's.
+        self._is_wanted = False
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     async def _hold(self, address: str) -> None:
-        while True:
+        while self._is_wanted:
             async with dial(address, None) as channel:
                 with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):
                     await self.operator.session(channel)
