@@ -7,7 +7,14 @@ import pytest
 from bigfleet_base.api.v1alpha1 import shardread_pb2 as pb
 from bigfleet_base.model import EMPTY, Need, Operator, Profile, Requirement, ResourceVector
 from bigfleet_base.wire.fields import MalformedMessageError
-from bigfleet_base.wire.views import NeedView, decode_inspection, encode_header, encode_view
+from bigfleet_base.wire.views import (
+    NeedView,
+    SeenNeed,
+    decode_inspection,
+    decode_view,
+    encode_header,
+    encode_view,
+)
 from tests.support.rules import rule
 
 NEED = Need(
@@ -109,3 +116,10 @@ def test_a_limit_below_nothing_is_none() -> None:
     assert decode_inspection(pb.InspectNeedsRequest(limit=4).SerializeToString()) == ("", 4)
     with pytest.raises(MalformedMessageError):
         decode_inspection(b"\x0a\xff")
+
+
+def test_a_reader_gets_back_what_it_shows() -> None:
+    assert decode_view(encode_header(3, 4, 5)) is None
+    assert decode_view(encode_view(UNMET)) == SeenNeed(
+        "c1", NEED.profile.requirements, ResourceVector(cpu=8_000), 5, 5, satisfied=False, reason="spread"
+    )

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bigfleet_base.wire.web import Web, _is_local, text
+from bigfleet_base.wire.web import Answer, Web, _is_local, text
 
 
 @pytest.fixture
@@ -60,3 +60,19 @@ async def test_pages_for_this_machine_are_shown_to_it_alone(port: int) -> None:
 )
 def test_this_machine_is_whoever_calls_from_the_loopback(peer: object, local: bool) -> None:
     assert _is_local(peer) is local
+
+
+async def test_a_page_that_fails_says_so() -> None:
+    failures: list[str] = []
+
+    def broken() -> Answer:
+        raise RuntimeError("no state")
+
+    web = Web({"/state": broken}, failed=lambda path, error: failures.append(f"{path}: {error}"))
+    port = await web.start("127.0.0.1:0")
+    answer = await ask(port, b"GET /state HTTP/1.1\r\n\r\n")
+    await web.stop()
+
+    assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+    assert b"RuntimeError: no state" in answer
+    assert failures == ["/state: no state"]

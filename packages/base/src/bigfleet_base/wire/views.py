@@ -8,10 +8,10 @@ from google.protobuf.message import DecodeError
 
 from bigfleet_base.api.v1alpha1 import provider_pb2
 from bigfleet_base.api.v1alpha1 import shardread_pb2 as pb
-from bigfleet_base.model import EMPTY, Need, ResourceVector
-from bigfleet_base.wire.demand import encode_need
+from bigfleet_base.model import EMPTY, Need, Requirement, ResourceVector
+from bigfleet_base.wire.demand import decode_requirements, encode_need
 from bigfleet_base.wire.fields import MalformedMessageError
-from bigfleet_base.wire.quantities import encode_resources
+from bigfleet_base.wire.quantities import decode_demand, encode_resources
 
 MAX_SHOWN_GROUPS: Final = 100
 """Gangs that are named in the row they were folded into; there may be thousands."""
@@ -113,6 +113,38 @@ def encode_view(view: NeedView) -> bytes:
             pb.PreemptionSummary(victims_found=view.victims, capacity_freed=_resources(view.freed))
         )
     return pb.InspectNeedsResponse(need=message).SerializeToString()
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNeed:
+    """A row of an answer, as somebody who shows it wants it."""
+
+    cluster: str
+    requirements: tuple[Requirement, ...]
+    aggregate: ResourceVector
+    priority: int
+    claimed: int
+    satisfied: bool
+    reason: str
+    """Empty when satisfied."""
+
+
+def decode_view(frame: bytes) -> SeenNeed | None:
+    """A row of an answer; None for its header."""
+    response = pb.InspectNeedsResponse.FromString(frame)
+    if response.WhichOneof("frame") != "need":
+        return None
+    view = response.need
+    reason = pb.UnmetReason.Name(view.unmet_reason).removeprefix("UNMET_REASON_").lower()
+    return SeenNeed(
+        view.cluster_id,
+        decode_requirements(view.need.requirements),
+        decode_demand(view.need.aggregate_resources),
+        view.need.priority,
+        view.claimed_machine_count,
+        view.satisfied,
+        "" if view.satisfied else view.unmet_detail or reason,
+    )
 
 
 def _resources(vector: ResourceVector) -> provider_pb2.Resources:

@@ -19,6 +19,7 @@ _REASONS: Final = {
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    500: "Internal Server Error",
     503: "Service Unavailable",
 }
 
@@ -29,10 +30,17 @@ def text(status: int, body: str) -> Answer:
 
 
 class Web:
-    """Answers one request a connection. Pages in ``local`` are shown to this machine only."""
+    """Answers one request a connection. Pages in ``local`` are shown to this machine only; ``failed`` is told
+    of a page that could not be made."""
 
-    def __init__(self, pages: Mapping[str, Page], local: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        pages: Mapping[str, Page],
+        local: Collection[str] = (),
+        failed: Callable[[str, Exception], None] = lambda _path, _error: None,
+    ) -> None:
         self._pages = pages
+        self._failed = failed
         self._local = frozenset(local)
         self._open = 0
         self._server: asyncio.Server | None = None
@@ -78,7 +86,11 @@ class Web:
         elif path in self._local and not is_local:
             status, kind, body = text(403, "shown on this machine only; start with --debug-endpoints")
         else:
-            status, kind, body = page()
+            try:
+                status, kind, body = page()
+            except Exception as error:  # a page that fails must not look like a network that does
+                self._failed(path, error)
+                status, kind, body = text(500, f"{type(error).__name__}: {error}")
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"

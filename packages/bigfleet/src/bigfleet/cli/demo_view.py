@@ -15,8 +15,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from bigfleet_base.api.v1alpha1 import shardread_pb2 as pb
-from bigfleet_base.model import MachineState
+from bigfleet_base.model import MachineState, format_quantity
+from bigfleet_base.model.quantity import prints_binary
+from bigfleet_base.wire.views import SeenNeed, decode_view
 
 if TYPE_CHECKING:
     from bigfleet.cli.demo import Demo
@@ -88,9 +89,9 @@ class Observer:
         rows = []
         try:
             for data in self._inspect(b"", timeout=DEADLINE_S):
-                frame = pb.InspectNeedsResponse.FromString(data)
-                if frame.WhichOneof("frame") == "need":
-                    rows.append(_row(frame.need))
+                need = decode_view(data)
+                if need is not None:
+                    rows.append(_row(need))
         except grpc.RpcError:
             return []
         return rows
@@ -183,17 +184,19 @@ def _actions(seen: dict[str, Any]) -> Table:
     return table
 
 
-def _row(view: pb.NeedView) -> dict[str, Any]:
-    reason = pb.UnmetReason.Name(view.unmet_reason).removeprefix("UNMET_REASON_").lower()
-    kinds = ",".join(value for term in view.need.requirements for value in term.values)
-    amounts = " ".join(f"{name} {amount}" for name, amount in view.need.aggregate_resources.items())
+def _row(need: SeenNeed) -> dict[str, Any]:
+    kinds = ",".join(value for term in need.requirements for value in term.values)
+    amounts = " ".join(
+        f"{name} {format_quantity(amount * 10**6, binary=prints_binary(name))}"
+        for name, amount in need.aggregate.items()
+    )
     return {
-        "cluster": view.cluster_id,
+        "cluster": need.cluster,
         "wants": f"{kinds}: {amounts}",
-        "priority": view.need.priority,
-        "machines": view.claimed_machine_count,
-        "met": view.satisfied,
-        "reason": "" if view.satisfied else view.unmet_detail or reason,
+        "priority": need.priority,
+        "machines": need.claimed,
+        "met": need.satisfied,
+        "reason": need.reason,
     }
 
 

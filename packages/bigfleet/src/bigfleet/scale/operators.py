@@ -122,8 +122,7 @@ class ScriptedOperator:
                     await self._take(call, frame)
         finally:
             sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError, aio.AioRpcError, asyncio.InvalidStateError):
-                await sender
+            await asyncio.gather(sender, return_exceptions=True)
             for answer in self._answers:
                 answer.cancel()
             call.cancel()

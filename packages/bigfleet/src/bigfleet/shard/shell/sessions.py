@@ -312,9 +312,10 @@ async def _read(context: Context) -> bytes | None:
 
 
 def _why(tasks: "Sequence[asyncio.Task[None]]", session: _Session) -> str:
-    """Why a stream has ended; empty when its peer closed it in order."""
+    """Why a stream has ended; empty when its peer closed it in order, or we did at our end."""
     if session.ended.done():
-        return str(session.ended.result())
+        refused = session.ended.result()
+        return "" if refused.code is grpc.StatusCode.UNAVAILABLE else str(refused)
     return next((str(error) for task in tasks if task.done() and (error := task.exception())), "")
 
 

@@ -42,6 +42,7 @@ class Pages:
                 "/debug/sketches": lambda: (200, "application/octet-stream", sketches()),
             },
             local=() if debug_everywhere else debug,
+            failed=lambda path, error: log.error("page failed", path=path, err=error),
         )
 
     async def serve(self, address: str) -> None:
