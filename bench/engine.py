@@ -260,7 +260,8 @@ def count(world: World, outcome: Outcome) -> Counter[str]:
         excess = finish(phase3(outcome.supply, set(), DEFAULTS, 0))
         counts["excess"] = sum(action.kind is ActionKind.RECLAIM for action in excess)
     if outcome.phase2 is not None:
-        counts["unresolved"] = len(outcome.phase2.unresolved())
+        found = outcome.phase2.resolutions.values()
+        counts["unresolved"] = sum(not resolution.deficit.is_zero() for resolution in found)
         counts.update(f"Preempt with {action.grace_s} s" for action in outcome.actions)
     return counts
 

@@ -75,10 +75,6 @@ class Phase2:
             self.resolutions[row] = self._resolve(row)
             yield 1
 
-    def unresolved(self) -> dict[Row, Resolution]:
-        """The Needs that stay short."""
-        return {row: found for row, found in self.resolutions.items() if not found.deficit.is_zero()}
-
     def _takeable(self) -> list[Range]:
         ranges = []
         for stock in self.supply.stocks(MachineState.CONFIGURED):
