@@ -339,7 +339,7 @@ async def _first_calls(shard: Shard, name: str, tries: int) -> dict[str, float]:
                 UNIT,
                 UNIT,
             )
-            operator = ScriptedOperator(cluster, lambda _, rows=(need,): rows, rollup_interval=3600)  # type: ignore[misc]
+            operator = ScriptedOperator(cluster, lambda _, rows=(need,): rows, rollup_interval=3600)  # type: ignore[misc]  # a default binds the loop's value
             channel = dial(shard.address, None)
             if name == "lone":
                 await _until_alone(shard)
@@ -513,7 +513,7 @@ def _plan(small: bool, minutes: float) -> list[tuple[str, Measurement]]:
     seconds = 5.0 if small else 60.0
     counts = (20,) if small else (200, 1_000, 3_000)
     plan: list[tuple[str, Measurement]] = [
-        (f"sessions-{count}-{mode}", lambda c=count, m=mode: rollups(c, m, seconds))  # type: ignore[misc]
+        (f"sessions-{count}-{mode}", lambda c=count, m=mode: rollups(c, m, seconds))  # type: ignore[misc]  # a default binds the loop's value
         for count in counts
         for mode in ("unchanged", "three", "all")
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from bigfleet.shard.core.effects import ConfigureMachine, CreateMachine, DeleteMachine, DrainMachine
@@ -141,7 +142,7 @@ class ScriptedProvider:
         """Answer the calls that were held."""
         held, self._held = self._held, []
         for answered, answer in held:
-            self._time.after(0, Order.PROVIDER, lambda a=answered, r=answer: a(r))  # type: ignore[misc]
+            self._time.after(0, Order.PROVIDER, partial(answered, answer))
 
     def raise_floor(self, token: Token, answered: Answered) -> None:
         answer = failure("UNAVAILABLE") if self.down else self._fence(token) or failure("NOT_FOUND")

@@ -14,7 +14,7 @@ RULE = "shard.S7"
 
 
 def _hints(lab: Lab, cluster: str) -> list[AvailableCapacity]:
-    return lab.operators[cluster].frames(AvailableCapacity)  # type: ignore[return-value]
+    return lab.operators[cluster].frames(AvailableCapacity)
 
 
 def test_unchanged_supply_is_told_once() -> None:

@@ -41,7 +41,7 @@ def test_an_ack_names_the_rollup_it_covers_a_held_one_included() -> None:
     operator.demand()
     lab.run(1)
 
-    assert [frame.timestamp_ns for frame in operator.frames(RollupAck)] == [1, 2]  # type: ignore[union-attr]
+    assert [frame.timestamp_ns for frame in operator.frames(RollupAck)] == [1, 2]
     assert len(lab.core.engine.needs.snapshot()) == 40, "and the second was held"
 
 

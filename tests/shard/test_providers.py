@@ -35,7 +35,7 @@ def test_a_get_answered_after_its_machine_was_removed_does_not_bring_it_back() -
     lab.run(1)
     record = lab.provider.records["s-1"]
     # A re-read that the provider takes long to answer, while its Lists no longer have the machine.
-    get, lab.provider.get = lab.provider.get, lambda *_: None  # type: ignore[method-assign]
+    get, lab.provider.get = lab.provider.get, lambda *_: None  # type: ignore[method-assign]  # a stand-in
     lab.shard.list_duration = 5 * SECOND
     lab.run(10)
     lab.operator("c1", need("c1", 21))
@@ -48,7 +48,7 @@ def test_a_get_answered_after_its_machine_was_removed_does_not_bring_it_back() -
     del lab.provider.records["s-1"]
     lab.run(25)
     assert "s-1" not in lab.core.engine.inventory
-    lab.provider.get = get  # type: ignore[method-assign]
+    lab.provider.get = get  # type: ignore[method-assign]  # a stand-in
     lab.shard.submit(events.GetEnded("default", "s-1", started, record))
 
     assert "s-1" not in lab.core.engine.inventory, "no List will ever say again that it is gone"
@@ -85,7 +85,7 @@ def test_an_ack_about_another_cluster_is_no_answer_and_the_machine_is_looked_at(
         assert isinstance(answer, events.Observed)
         return events.Observed(replace(answer.machine, cluster="somebody-else"))
 
-    lab.provider._accept = misdirect  # type: ignore[method-assign]
+    lab.provider._accept = misdirect  # type: ignore[method-assign]  # a stand-in
     lab.operator("c1", need("c1", 1), habits=QUIET)
     lab.run(3)
 
@@ -126,7 +126,7 @@ def test_a_pause_during_verification_leaves_the_machine_where_the_provider_has_i
 
     assert lab.state(in_doubt) is S.CONFIGURED
     assert operator.nodes[in_doubt].state is S.CONFIGURED
-    assert S.FAILED not in [f.state for f in operator.frames(NodeState)]  # type: ignore[union-attr]
+    assert S.FAILED not in [f.state for f in operator.frames(NodeState)]
     assert lab.core.outboxes.depths()["reclaim"] == 0
 
 
@@ -157,13 +157,13 @@ def test_a_fence_lets_calls_under_way_end_and_starts_nothing_more() -> None:
 def test_a_create_that_was_still_on_the_wire_is_fenced_by_the_next_process() -> None:
     lab = Lab(machines(3, S.SPECULATIVE))
     on_the_wire: list[tuple[Mutation, Token, Answered]] = []
-    call, lab.provider.call = lab.provider.call, lambda *c: on_the_wire.append(c)  # type: ignore[method-assign]
+    call, lab.provider.call = lab.provider.call, lambda *c: on_the_wire.append(c)  # type: ignore[method-assign]  # a stand-in
     lab.operator("c1", need("c1", 1))
     lab.run(3)
     [(create, token, _)] = on_the_wire
     assert isinstance(create, effects.CreateMachine)
     lab.shard.kill()
-    lab.provider.call = call  # type: ignore[method-assign]
+    lab.provider.call = call  # type: ignore[method-assign]  # a stand-in
     lab.shard.restart()
     lab.run(1)
     answers: list[Answer] = []

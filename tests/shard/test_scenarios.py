@@ -34,7 +34,7 @@ def test_cold_bind_creates_and_configures_once() -> None:
     lab.run(30)
 
     assert Counter(lab.provider.accepted) == {("Create", "m-0000"): 1, ("Configure", "m-0000"): 1}
-    states = [frame.state for frame in operator.frames(NodeState)]  # type: ignore[union-attr]
+    states = [frame.state for frame in operator.frames(NodeState)]
     assert states == [S.CONFIGURING, S.CONFIGURED]
     assert lab.core.views.verdicts[0].satisfied
 
@@ -65,7 +65,7 @@ def test_scale_down_reclaims_one_machine_an_interval_and_releases_it_after_its_h
     instructions = operator.frames(ReclaimInstruction)
     assert len(instructions) == 10
     drained = {m for _, rpc, m in lab.provider.calls if rpc == "Drain"}
-    assert {frame.node for frame in instructions} == drained  # type: ignore[union-attr]
+    assert {frame.node for frame in instructions} == drained
     assert all(told.index(("told", m)) < told.index(("drained", m)) for m in drained)
     assert len(lab.ids(S.CONFIGURED)) == 10 and len(lab.ids(S.SPECULATIVE)) == 10
     assert all(not lab.machine(i).assigned_need_fingerprint for i in lab.ids(S.SPECULATIVE))
@@ -81,7 +81,7 @@ def test_preemption_drains_with_the_short_grace_and_hands_the_machines_over() ->
     lab.run(30)
 
     instructions = batch.frames(ReclaimInstruction)
-    assert {(f.grace_s, f.preemptor_priority) for f in instructions} == {(10, 1_000_000)}  # type: ignore[union-attr]
+    assert {(f.grace_s, f.preemptor_priority) for f in instructions} == {(10, 1_000_000)}
     assert {lab.machine(i).cluster for i in lab.ids(S.CONFIGURED)} == {"a"}
 
 
@@ -121,7 +121,7 @@ def test_an_operator_that_flaps_completes_every_bootstrap() -> None:
     lab.run(60)
 
     assert len(lab.ids(S.CONFIGURED)) == 100
-    seen = Counter(frame.request_id for frame in operator.frames(BootstrapRequest))  # type: ignore[union-attr]
+    seen = Counter(frame.request_id for frame in operator.frames(BootstrapRequest))
     assert len(seen) == 100 and set(seen.values()) == {2}
     assert lab.provider.count("Configure") == 100
 

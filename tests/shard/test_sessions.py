@@ -33,7 +33,7 @@ def test_a_session_replaced_during_its_replay_is_replayed_to_from_the_start() ->
     lab.run(2)
 
     assert mute.endings and mute.endings[0][0] == "ABORTED"
-    shown = [frame.machine_id for frame in newer.frames(NodeState)]  # type: ignore[union-attr]
+    shown = [frame.machine_id for frame in newer.frames(NodeState)]
     assert shown == sorted(lab.ids(S.CONFIGURED)) and len(shown) == count
     assert len(newer.frames(Resync)) == 1
     assert lab.gauge(series.ACTIVE_SESSIONS) == 1
@@ -105,7 +105,7 @@ def test_a_drain_that_the_shard_did_not_start_is_told_to_the_operator_and_not_se
 
     assert lab.state("m-0001") is S.DRAINING
     [instruction] = operator.frames(ReclaimInstruction)
-    assert (instruction.node, instruction.grace_s) == ("m-0001", 600)  # type: ignore[union-attr]
+    assert (instruction.node, instruction.grace_s) == ("m-0001", 600)
     assert lab.provider.count("Drain") == 0
 
 

@@ -19,11 +19,11 @@ async def busy_core(world: World) -> AsyncIterator[None]:
     """The core hears of nothing meanwhile, as in a long slice of a cycle."""
     driver = world.shard.driver
     kept = driver._handle_some, driver._advance
-    driver._handle_some = driver._advance = lambda *_: None  # type: ignore[method-assign,assignment]
+    driver._handle_some = driver._advance = lambda *_: None  # type: ignore[method-assign,assignment]  # a stand-in
     try:
         yield
     finally:
-        driver._handle_some, driver._advance = kept  # type: ignore[method-assign]
+        driver._handle_some, driver._advance = kept  # type: ignore[method-assign]  # a stand-in
         driver._wake.set()
 
 

@@ -71,7 +71,7 @@ def _offering(
     kind: str, count: int, capacity: CapacityType = CapacityType.ON_DEMAND, **values: object
 ) -> Offering:
     resources = {"m": {"cpu": "20"}, "g": {"gpu": "8"}}[kind]
-    return Offering(kind, "z1", capacity, count, 1.0, allocatable=resources, **values)  # type: ignore[arg-type]
+    return Offering(kind, "z1", capacity, count, 1.0, allocatable=resources, **values)  # type: ignore[arg-type]  # a stand-in with what is used
 
 
 @rule("shard.L6", "engine.I10")

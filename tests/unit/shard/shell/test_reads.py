@@ -38,7 +38,7 @@ async def test_many_readers_of_many_rows_give_way_after_a_few(full_size: bool) -
     async def read() -> int:
         nonlocal between
         seen = 0
-        async for frame in reads.inspect_needs(b"", _Plaintext()):  # type: ignore[arg-type]
+        async for frame in reads.inspect_needs(b"", _Plaintext()):  # type: ignore[arg-type]  # a stand-in with what is used
             between += 1
             seen += decode_view(frame) is not None
         return seen
@@ -62,7 +62,7 @@ async def test_many_readers_of_many_rows_give_way_after_a_few(full_size: bool) -
 async def test_a_reader_sees_one_cycle_to_its_end_although_the_next_has_come() -> None:
     current = _views(3 * ROWS_AT_ONCE)
     reads = Reads(lambda: current, Mock())
-    frames = reads.inspect_needs(b"", _Plaintext())  # type: ignore[arg-type]
+    frames = reads.inspect_needs(b"", _Plaintext())  # type: ignore[arg-type]  # a stand-in with what is used
     seen = [await anext(frames)]
     current = Views(2, 2)
     seen += [frame async for frame in frames]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from bigfleet.shard.core import events
 from bigfleet.sim.shard import SimShard
@@ -18,6 +18,7 @@ from bigfleet_base.model.frames import (
 )
 
 SECOND: Final = 1_000_000_000
+Kind = TypeVar("Kind", bound=Frame)
 GREATEST_BACKOFF: Final = 30 * SECOND
 
 
@@ -101,7 +102,8 @@ class SimOperator:
             rows = tuple(self.needs)
             self._submit(events.Rollup(self.session, self._rollups, digest, rows, (-1,) * len(rows)))
 
-    def frames(self, kind: type[Frame]) -> list[Frame]:
+    def frames(self, kind: type[Kind]) -> list[Kind]:
+        """The frames of one kind."""
         return [frame for frame in self.received if isinstance(frame, kind)]
 
     # The shard's end of the stream calls these

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from bigfleet.shard.core.effects import ConfigureMachine, CreateMachine, DeleteMachine, DrainMachine
@@ -177,7 +178,7 @@ class KitProvider:
             else:
                 code = answer.code.name
                 result = Failure(classify(code).value, code, answer.message)
-            self._time.after(self._travel, Order.PROVIDER, lambda a=answered, r=result: a(r))  # type: ignore[misc]
+            self._time.after(self._travel, Order.PROVIDER, partial(answered, result))
         due = self.fake.next_deadline()
         if due is not None and (
             self._planned is None or due < self._planned or self._planned <= self._time.now
