@@ -25,6 +25,7 @@ KEEPALIVE_TIMEOUT_S = 10.0
 # Above about 1,000 waiting calls gRPC starts to cancel them. A shard may know 10,000 clusters (shard.S10),
 # and after a restart all of them call at once, some twice.
 _MAX_PENDING_CALLS = 20_000
+_MAX_WAIT_FOR_ACCEPT_S = 300
 
 # Clients may ping every 10 s (shard.S9). Arrivals jitter around the interval and three early ones in an
 # idle stretch end the connection, so the limit stands a second below.
@@ -50,6 +51,9 @@ def server_options(*, receive_bytes: int = MAX_MESSAGE_BYTES) -> Options:
         # Both ways: ping clients between their calls, and let them do the same.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _MIN_CLIENT_PING_MS),
+        # A call that is not accepted in time is cancelled, after 30 s by default: less than a reconnect storm
+        # may take on a busy machine, and each cancelled stream comes back and makes it longer.
+        ("grpc.server_max_unrequested_time_in_server", _MAX_WAIT_FOR_ACCEPT_S),
         ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),
         # Otherwise a second process on the same port starts happily and takes half of the connections.
