@@ -7,6 +7,7 @@ binding is lost, no stale token is accepted, an operation keeps its id, and ever
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition
@@ -343,6 +344,7 @@ class Provider(RuleBasedStateMachine):
         self.every_host_has_a_machine_that_shows_it()
 
 
+@pytest.mark.timeout(1800)  # thousands of histories in the nightly tier
 @rule(
     "provider.P-20",
     "provider.P-40",

@@ -368,13 +368,15 @@ def test_the_core_always_knows_what_the_provider_has(data: st.DataObject) -> Non
     fleet: Fleet = {}
     core: dict[str, float] = {}
     base: Fleet = {}
+    dropped: set[int] = set()
     step = st.sampled_from(["put", "put", "drop", "full", "delta", "abort", "forget"])
     for action in data.draw(st.lists(step, max_size=40)):
         number = data.draw(st.integers(0, 6))
         if action == "put":
             fleet[number] = data.draw(st.integers(0, 3))
         elif action == "drop":
-            fleet.pop(number, None)
+            if fleet.pop(number, None) is not None:
+                dropped.add(number)
         elif action == "forget":
             reader.ledger.forget_record(f"m-{number}")
         elif action == "abort":
@@ -387,11 +389,12 @@ def test_the_core_always_knows_what_the_provider_has(data: st.DataObject) -> Non
             reading.close()
         else:
             since = b"r" if action == "delta" else b""
-            answer = _delta(base, fleet) if since else _whole(fleet)
+            answer = _delta(base, fleet, dropped) if since else _whole(fleet)
             told = reader.read(answer, since)
             for part in told.slices:
                 _apply(core, part)
             base = dict(fleet)
+            dropped.clear()
             assert core == {f"m-{n}": float(price) for n, price in fleet.items()}
 
 
@@ -408,6 +411,7 @@ def _whole(fleet: Fleet) -> bytes:
     return message((idle(n, price_per_hour=price) for n, price in fleet.items()), full=True)
 
 
-def _delta(base: Fleet, fleet: Fleet) -> bytes:
+def _delta(base: Fleet, fleet: Fleet, dropped: set[int]) -> bytes:
+    """What has changed since the cursor; a machine that came and went after it is gone too (P-70)."""
     changed = (idle(n, price_per_hour=price) for n, price in fleet.items() if base.get(n) != price)
-    return message(changed, removed_ids=[f"m-{n}" for n in base if n not in fleet], full=False)
+    return message(changed, removed_ids=[f"m-{n}" for n in sorted(dropped) if n not in fleet], full=False)
