@@ -13,9 +13,10 @@ from typing import Final
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from bigfleet_base.telemetry import Log, Logs
+from bigfleet_base.telemetry import CONTENT_TYPE, Log, Logs
 from bigfleet_base.wire import TlsCredentials, listen
 from bigfleet_base.wire.channel import PROVIDER_RECEIVE_BYTES
+from bigfleet_base.wire.web import Web, text
 from bigfleet_providerkit.backend import Backend, overrides
 from bigfleet_providerkit.core import Core
 from bigfleet_providerkit.driver import Driver
@@ -25,7 +26,6 @@ from bigfleet_providerkit.runner import Runner
 from bigfleet_providerkit.server import INFO_SERVICE, SERVICE, MakeService, Service
 from bigfleet_providerkit.settings import Capabilities, Settings
 from bigfleet_providerkit.store import MemoryStore, SqliteStore, Store
-from bigfleet_providerkit.web import Web, metrics_page, text
 
 _NOTICE_S: Final = 0.5
 """Between telling the probes and closing the port, so that nobody is sent to a closed door."""
@@ -120,8 +120,9 @@ class Provider:
             {
                 "/healthz": lambda: text(200, "ok"),
                 "/readyz": lambda: text(200, "ok") if self._is_ready() else text(503, self._why_not_ready()),
-                "/metrics": metrics_page(lambda: self._telemetry.render(self.core)),
-            }
+                "/metrics": lambda: (200, CONTENT_TYPE, self._telemetry.render(self.core)),
+            },
+            failed=lambda path, error: log.error("page failed", path=path, err=error),
         )
         self._server: aio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
