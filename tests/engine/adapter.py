@@ -36,7 +36,7 @@ class EngineJudge:
     """bigfleet.engine, asked through the judge interface."""
 
     def __init__(self, slice_rows: int = 1_000_000) -> None:
-        self.engine = Engine()
+        self.engine = Engine(full_every=1)
         self._records: dict[str, Machine] = {}
         self._slice_rows = slice_rows
 
@@ -144,6 +144,7 @@ class EngineJudge:
                     self.engine.inventory.hold_off(machine_id, NO_CALL)
 
     def _plain(self, machines: Mapping[str, Machine], result: EngineResult) -> plain.CycleResult:
+        assert result.mismatch is None, f"by changes and by everything: {result.mismatch}"
         rows = tuple(
             plain.Row(v.need, v.demand.identities, v.demand.members, v.demand.groups) for v in result.verdicts
         )

@@ -97,7 +97,7 @@ def _verdict(
         unmet_detail=_detail(context, row, reason),
         matching_supply=None if inversion is None else _matching_supply(context, row),
         preemption=None if inversion is None else _summary(context, inversion),
-        candidates=assigned.candidates[:CANDIDATES_SHOWN],
+        candidates=() if inversion is None else assigned.candidates[:CANDIDATES_SHOWN],
     )
 
 

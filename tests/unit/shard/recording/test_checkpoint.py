@@ -67,7 +67,7 @@ def contents(core: ShardCore) -> list[str]:
 
 def test_the_worlds_that_prove_it_are_busy_ones() -> None:
     effects: Counter[str] = Counter()
-    for seed in range(20):
+    for seed in range(40):
         world = World(seed, lambda _now, _events, those: effects.update(type(e).__name__ for e in those))
         for _ in range(150):
             world.step()

@@ -50,10 +50,31 @@ class ResourceVector(Mapping[str, int]):
 
     def __sub__(self, other: "ResourceVector") -> "ResourceVector":
         """What is left, never below zero; resources that only ``other`` names vanish."""
-        return ResourceVector({name: max(0, amount - other[name]) for name, amount in self._amounts.items()})
+        return self.less(other, 1)
 
     def __mul__(self, times: int) -> "ResourceVector":
-        return ResourceVector({name: amount * times for name, amount in self._amounts.items()})
+        return _of({name: amount * times for name, amount in self._amounts.items()}) if times else EMPTY
+
+    def less(self, each: "ResourceVector", count: int) -> "ResourceVector":
+        """What is left after ``count`` times ``each``, never below zero."""
+        taken = each._amounts
+        return _of(
+            {
+                name: left
+                for name, amount in self._amounts.items()
+                if (left := amount - taken.get(name, 0) * count) > 0
+            }
+        )
+
+    def pieces(self, each: "ResourceVector") -> int:
+        """How many of ``each`` still make progress towards this much: none if nothing wanted grows."""
+        have = each._amounts
+        most = 0
+        for name, amount in self._amounts.items():
+            size = have.get(name, 0)
+            if size > 0 and amount > 0 and (count := -(-amount // size)) > most:
+                most = count
+        return most
 
     def maximum(self, other: "ResourceVector") -> "ResourceVector":
         """The larger amount of each resource."""
@@ -67,7 +88,15 @@ class ResourceVector(Mapping[str, int]):
 
     def is_zero(self) -> bool:
         """Whether nothing is wanted: no amount above zero."""
-        return all(amount <= 0 for amount in self._amounts.values())
+        return not self._amounts or all(amount <= 0 for amount in self._amounts.values())
+
+
+def _of(amounts: dict[str, int]) -> ResourceVector:
+    """A vector of amounts that are known not to be zero."""
+    vector = ResourceVector.__new__(ResourceVector)
+    vector._amounts = amounts  # type: ignore[misc]  # Final, and this is its constructor
+    vector._hash = None
+    return vector
 
 
 EMPTY: Final = ResourceVector()

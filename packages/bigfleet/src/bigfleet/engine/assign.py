@@ -1,79 +1,75 @@
-"""Phase 1: what each Need holds already, and what is acquired for the rest (engine.md §10)."""
+"""Phase 1, second half: what is acquired for Needs that hold too little (engine.md §10.4)."""
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable
 from typing import Final
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
-from bigfleet.engine.domains import Reliance, place_gang
 from bigfleet.engine.spread import acquire_spread, strict_spread
-from bigfleet.engine.stock import Row, take
-from bigfleet.engine.supply import Supply, cost
-from bigfleet.engine.victims import VictimOrder
-from bigfleet_base.model import EMPTY, MachineState, penalty
+from bigfleet.engine.stock import Row, choose
+from bigfleet.engine.supply import Supply
+from bigfleet_base.model import MachineState
 
 Work = Generator[int, None, None]
 """A phase in progress: it yields the rows it has worked on, so that its caller can pause it."""
 
 
-@dataclass(slots=True)
-class Phase1:
-    """Phase 1 over one supply; afterwards each row knows its claims and what it still lacks."""
+class Acquisition:
+    """What one cycle buys. It is decided anew each time, for nobody has it yet."""
 
-    rows: list[Row]
-    supply: Supply
-    order: VictimOrder
-    now: int
+    def __init__(self, supply: Supply) -> None:
+        self._supply = supply
+        self._rows: list[Row] = []
 
-    def run(self) -> Work:
-        """Credit for all Needs, then acquisition for all, both in order of precedence."""
-        ranked = sorted(self.rows, key=_precedence)
-        reliance = Reliance()
-        for row in ranked:
-            if row.demand.need.profile.same is None:
-                _credit(row, self.supply)
-            else:
-                place_gang(row, self.supply, reliance, self.order, self.now)
-            yield 1
-        for row in ranked:
-            if not row.remaining.is_zero() and not row.parked:
+    def undo(self) -> None:
+        """Forget what was bought last."""
+        for row in self._rows:
+            for claim in row.bought:
+                claim.stock.claims.clear()
+            row.bought = []
+
+    def run(self, short: Iterable[Row]) -> Work:
+        """Buy for the Needs that lack something, in order of precedence."""
+        self._rows = sorted(short, key=lambda row: row.rank)
+        for row in self._rows:
+            row.remaining, row.spread_stopped = row.lacking, False
+            if not row.parked:
                 self._acquire(row)
             yield 1
 
-    def actions(self) -> Generator[int, None, list[Action]]:
-        """Bootstraps and Provisions, Need by Need in demand order."""
+    def actions(self, rows: Iterable[Row]) -> Generator[int, None, list[Action]]:
+        """Bootstraps and Provisions, Need by Need."""
         decided: list[Action] = []
-        for row in self.rows:
+        for row in rows:
             decided += self._acquisitions(row)
             yield 1
         return decided
 
     def _acquire(self, row: Row) -> None:
-        bought_before = len(row.claims)
         same = row.demand.need.profile.same
         if same is not None and row.domain is None:
             return
         spread = strict_spread(row)
         if spread is not None:
-            acquire_spread(row, spread, self.supply)
-        else:
-            for groups in self.supply.passes(row, None if same is None else same.key):
-                take(row, groups)
-        row.acquired = sum(len(span) for span in row.claims[bought_before:])
+            acquire_spread(row, spread, self._supply)
+            return
+        for groups in self._supply.passes(row, None if same is None else same.key):
+            for group in groups:
+                if row.remaining.is_zero():
+                    return
+                for stock, _, count in choose(group, row.remaining, lambda stock: stock.taken):
+                    row.buy(stock, count)
 
     def _acquisitions(self, row: Row) -> list[Action]:
-        need = row.demand.need
-        bound = penalty.bound_dollars(need.profile.interruption_bucket)
+        need, fit = row.demand.need, row.fit
         runners_up: dict[MachineState, float | None] = {}
         decided = []
-        for span in row.claims:
-            state = span.stock.cell.state
-            if state not in _ACQUIRED:
-                continue
+        for claim in row.bought:
+            cell = claim.stock.cell
+            state = cell.state
             kind, reason = _ACQUIRED[state]
             if state not in runners_up:
-                left = [stock for stock in self.supply.suitable_in(need, state) if stock.left]
-                runners_up[state] = min((cost(stock, bound) for stock in left), default=None)
+                runners_up[state] = self._cheapest_left(row, state)
+            cost = fit.cost(cell.machine_class)
             decided += [
                 Action(
                     kind,
@@ -82,32 +78,21 @@ class Phase1:
                     need.cluster_id,
                     profile=need.profile,
                     group=need.group,
-                    cost=cost(span.stock, bound),
+                    cost=cost,
                     runner_up_cost=runners_up[state],
                 )
-                for machine_id in span.ids
+                for machine_id in claim.ids
             ]
         return decided
+
+    def _cheapest_left(self, row: Row, state: MachineState) -> float | None:
+        for (cost, _), pools in row.fit.pools(state).priced():
+            if any(self._supply.stock(cell).left for pool in pools for cell in pool.cells.values()):
+                return cost
+        return None
 
 
 _ACQUIRED: Final = {
     MachineState.IDLE: (ActionKind.BOOTSTRAP, Reason.IDLE),
     MachineState.SPECULATIVE: (ActionKind.PROVISION, Reason.SPECULATIVE),
 }
-
-
-def _precedence(row: Row) -> tuple[int, int, int, int]:
-    profile = row.demand.need.profile
-    return (-profile.priority, -profile.interruption_bucket, -profile.reclamation_bucket, row.index)
-
-
-def _credit(row: Row, supply: Supply) -> None:
-    """Claim what already counts for a plain Need; what was bought for others only if it is still wanted."""
-    usual, foreign = supply.creditable(row)
-    take(row, usual)
-    if row.remaining.is_zero() or not foreign:
-        return
-    aside = EMPTY
-    for stock in supply.own_idle(row, None):
-        aside = aside + stock.cell.alloc * len(stock.ids)
-    take(row, foreign, lambda: row.remaining - aside)

@@ -97,12 +97,28 @@ class CellKey:
 class Cell:
     """The machines with one key, by id."""
 
-    __slots__ = ("alloc", "binding", "ids", "key", "machine_class", "state")
+    __slots__ = ("alloc", "binding", "held_off", "idle_from", "ids", "key", "machine_class", "pool", "state")
 
-    def __init__(self, key: CellKey, machine_class: MachineClass) -> None:
+    def __init__(self, key: CellKey, pool: "Pool") -> None:
         self.key = key
         self.state = key.state
         self.binding = key.binding
-        self.machine_class = machine_class
-        self.alloc = machine_class.alloc
+        self.held_off = int(key.held_off)
+        self.pool = pool
+        self.machine_class = pool.machine_class
+        self.alloc = pool.machine_class.alloc
         self.ids: list[str] = []
+        self.idle_from = 1 << 63
+        """Of Idle machines: none has been so since before."""
+
+
+class Pool:
+    """The cells of one state and class; empty ones are dropped, and a pool without cells is dead."""
+
+    __slots__ = ("cells", "count", "machine_class")
+
+    def __init__(self, machine_class: MachineClass) -> None:
+        self.machine_class = machine_class
+        self.cells: dict[CellKey, Cell] = {}
+        self.count = 0
+        """How many machines."""

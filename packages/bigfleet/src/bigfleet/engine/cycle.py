@@ -11,22 +11,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from bigfleet.engine.actions import Action, ActionKind
-from bigfleet.engine.assign import Phase1
-from bigfleet.engine.inventory import Inventory
+from bigfleet.engine.inventory import Changes, Inventory
 from bigfleet.engine.ledger import Ledger, Part, PartKey, Shortfall, report
 from bigfleet.engine.matching import Matcher
-from bigfleet.engine.needs import NeedsTable
-from bigfleet.engine.normalise import FoldState, GangClass, normalise
+from bigfleet.engine.needs import Arrived, NeedsTable
+from bigfleet.engine.normalise import FoldState, GangClass
 from bigfleet.engine.options import DEFAULTS, Options
 from bigfleet.engine.parking import Parking
+from bigfleet.engine.plan import Memory, Outcome, Plan, Situation, unlike
 from bigfleet.engine.preempt import Phase2
 from bigfleet.engine.rails import Passed, Rails
-from bigfleet.engine.reclaim import phase3
 from bigfleet.engine.stock import Row
-from bigfleet.engine.supply import Supply
 from bigfleet.engine.survey import Available, Wanted, WantedKey, survey
-from bigfleet.engine.verdicts import AgeKey, Verdict, age_key, aged, judge
-from bigfleet.engine.victims import VictimOrder
+from bigfleet.engine.verdicts import AgeKey, Verdict
 from bigfleet_base.model import MachineState
 
 
@@ -54,6 +51,11 @@ class CycleInputs:
     wanted: Sequence[Wanted] = ()
     """What somebody wants to know the available capacity of."""
 
+    @property
+    def told(self) -> Situation:
+        """What deciding needs of it."""
+        return Situation(self.now, self.tick, self.options, self.blocked, self.without_session)
+
 
 @dataclass(frozen=True, slots=True)
 class CycleResult:
@@ -68,11 +70,14 @@ class CycleResult:
     holders: "Holders"
     """The base of every answer to why a machine is where it is."""
     available: Mapping[WantedKey, Available]
+    mismatch: str | None = None
+    """What a cycle that looked at changes alone would have got wrong, in a cycle that looked at everything as
+    well; it should never be anything."""
 
 
 class Holders:
     """Who holds each machine, and who lost one in this cycle, as indexes into the verdicts; put together when
-    somebody asks."""
+    somebody asks, which must be before the next cycle."""
 
     def __init__(self, rows: list[Row], phase2: Phase2) -> None:
         self._rows = rows
@@ -80,12 +85,18 @@ class Holders:
 
     @cached_property
     def held(self) -> dict[str, int]:
-        return {machine_id: row.index for row in self._rows for span in row.claims for machine_id in span.ids}
+        return {
+            machine_id: index
+            for index, row in enumerate(self._rows)
+            for claim in row.claims
+            for machine_id in claim.ids
+        }
 
     @cached_property
     def lost(self) -> dict[str, int]:
+        indexes = {row.demand.place: index for index, row in enumerate(self._rows)}
         return {
-            pick.machine_id: pick.loser
+            pick.machine_id: indexes[pick.loser]
             for found in self._phase2.resolutions.values()
             for pick in found.picks
             if pick.loser is not None
@@ -103,9 +114,16 @@ class Engine:
     rails: Rails = field(default_factory=Rails)
     ages: dict[AgeKey, int] = field(default_factory=dict)
     folds: dict[GangClass, FoldState] = field(default_factory=dict)
-    _matcher: Matcher = field(default_factory=Matcher)
+    full_every: int = 100
+    """After so many cycles that looked at changes alone, one looks at everything too and compares."""
+    _plan: Plan | None = None
+    _plan_age: int = 0
+    _matcher: Matcher = field(init=False)
     phase: str = ""
     """What the running cycle does next; in ``execute`` it writes down what it decided."""
+
+    def __post_init__(self) -> None:
+        self._matcher = Matcher(self.inventory)
 
     def cycle(self, inputs: CycleInputs, slice_rows: int = 1000) -> Generator[str, None, CycleResult]:
         """Decide, pausing after every ``slice_rows`` rows and at the end of each phase, whose name is
@@ -119,10 +137,14 @@ class Engine:
             while True:
                 phase = self.phase
                 try:
-                    done += next(work)
+                    progress = next(work)
                 except StopIteration as finished:
                     result: CycleResult = finished.value
                     return result
+                if isinstance(progress, str):
+                    self.phase = progress
+                else:
+                    done += progress
                 if done >= slice_rows or self.phase != phase:
                     done = 0
                     yield phase
@@ -139,66 +161,38 @@ class Engine:
                 result: CycleResult = finished.value
                 return result
 
-    def _decide(self, inputs: CycleInputs) -> Generator[int, None, CycleResult]:
-        options, now, tick = inputs.options, inputs.now, inputs.tick
-        snapshot, reported = self.needs.snapshot(), self.needs.reported
-        demand, folds = yield from normalise(self.inventory, self._matcher, snapshot, self.folds, tick)
-        demand = yield from self.parking.stamp(demand, inputs.blocked, inputs.without_session)
-        rows: list[Row] = []
-        identities: dict[str, set[tuple[str, str]]] = {}
-        for index, item in enumerate(demand):
-            rows.append(Row(index, item, item.need.aggregate))
-            identities.setdefault(item.need.cluster_id, set()).update(item.identities)
+    def full_pass(self, inputs: CycleInputs) -> Outcome:
+        """What a pass over everything comes to now; nothing is remembered of it."""
+        self.inventory.ask(self.needs.asked_keys())
+        plan = Plan(self.inventory, self._matcher, self.needs.reported, self.parking)
+        memory = Memory(self.parking, self.ledger, self.ages, self.folds)
+        work = plan.run(self.needs.everything(), self.inventory.all_cells(), memory, inputs.told)
+        while True:
+            try:
+                next(work)
+            except StopIteration as finished:
+                outcome: Outcome = finished.value
+                return outcome
+
+    def _decide(self, inputs: CycleInputs) -> Generator[int | str, None, CycleResult]:
+        options, now = inputs.options, inputs.now
+        outcome, plan, mismatch = yield from self._plan_for(inputs.told)
+        available = yield from survey(self._matcher, inputs.wanted)
+        for verdict in outcome.verdicts:
+            inputs.judged(verdict)
             yield 1
-        self.phase = "phase1"
-        yield 0
-
-        supply = Supply(self.inventory, self._matcher, identities, reported)
-        phase1 = Phase1(rows, supply, VictimOrder(options), now)
-        yield from phase1.run()
-        parked = yield from self.parking.aged(rows, supply, tick)
-        self.phase = "phase2"
-        yield 0
-
-        phase2 = Phase2(rows, supply, options, now)
-        yield from phase2.run()
-        self.phase = "phase3"
-        yield 0
-
-        reclaims = yield from phase3(supply, phase2.picked, options, now)
-        acquisitions = yield from phase1.actions()
-        decided = acquisitions + phase2.actions + reclaims
-        self.phase = "emit"
-        yield 0
-
-        available = yield from survey(supply, inputs.wanted)
-        ages = yield from aged(self.ages, rows, tick)
-        verdicts = []
-        for row in rows:
-            age, parked_age = ages.get(age_key(row), 0), parked.get(row.demand.need.key, 0)
-            resolution = phase2.resolutions.get(row)
-            verdicts.append(judge(row, age, parked_age, supply, resolution, inputs.blocked))
-            inputs.judged(verdicts[-1])
-            yield 1
-        parts = yield from self.ledger.after(phase2.resolutions, tick)
-        shortfalls, worst = yield from report(parts)
-        self.phase = "execute"
-        yield 0
+        shortfalls, worst = yield from report(outcome.parts)
+        yield "execute"
 
         # All that is remembered is written here, in one breath: a cycle that is abandoned half-way leaves no
         # trace, and the rails see every change that came in while it ran.
-        self.folds, self.ages = folds, ages
-        self.parking.ages = parked
-        self.parking.helped = {
-            row.demand.need.key for row, found in phase2.resolutions.items() if found.picks or found.counted
-        }
-        self.ledger.parts = parts
+        self._plan = plan
+        self.folds, self.ages = outcome.folds, outcome.ages
+        self.parking.ages, self.parking.helped = outcome.parked, outcome.helped
+        self.ledger.parts = outcome.parts
         passed = self.rails.run(
-            decided,
-            {
-                cluster: self.inventory.count(MachineState.CONFIGURED, cluster)
-                for cluster in self.inventory.clusters_with(MachineState.CONFIGURED)
-            },
+            outcome.decided,
+            self.inventory.configured(),
             options,
             now,
             busy=inputs.busy,
@@ -207,21 +201,50 @@ class Engine:
             free_places=inputs.free_places,
         )
         return CycleResult(
-            decided,
+            outcome.decided,
             passed,
-            verdicts,
+            outcome.verdicts,
             shortfalls,
             worst,
-            Holders(rows, phase2),
+            Holders(plan.rows, plan.phase2),
             available,
+            mismatch,
+        )
+
+    def _plan_for(self, told: Situation) -> Generator[int | str, None, tuple[Outcome, Plan, str | None]]:
+        """What to do, by what changed where that is less work, and by everything now and then."""
+        plan, self._plan = self._plan, None
+        arrived, changes = self.needs.take_changes(), self.inventory.take_changes()
+        memory = Memory(self.parking, self.ledger, self.ages, self.folds)
+        if plan is not None and self._is_upheaval(plan, arrived, changes):
+            plan = None
+        self._plan_age = 0 if plan is None else (self._plan_age + 1) % self.full_every
+        if plan is not None and self._plan_age:
+            return (yield from plan.run(arrived, changes.touched, memory, told)), plan, None
+        # Taken down before anything yields: demand may change while the cycle runs.
+        everything = self.needs.everything()
+        fresh = Plan(self.inventory, self._matcher, self.needs.reported, self.parking)
+        if plan is None:
+            outcome = yield from fresh.run(everything, self.inventory.all_cells(), memory, told)
+            return outcome, fresh, None
+        by_changes = yield from plan.run(arrived, changes.touched, memory, told)
+        outcome = yield from fresh.run(everything, self.inventory.all_cells(), memory, told)
+        mismatch = unlike(by_changes, outcome)
+        return (by_changes, plan, None) if mismatch is None else (outcome, fresh, mismatch)
+
+    def _is_upheaval(self, plan: Plan, arrived: Arrived, changes: Changes) -> bool:
+        """Whether so much changed that looking at everything is as quick, or so that it must be."""
+        return (
+            changes.everything
+            or plan.supply.reported != self.needs.reported
+            or 2 * max(len(arrived.gone), len(arrived.come)) > len(plan.rows)
+            or 2 * len(changes.touched) > self.inventory.cell_count()
         )
 
     def _startable(self, action: Action) -> bool:
         """Whether the machine is still in the state the action starts from, changes of this very cycle
         included."""
-        if action.machine_id not in self.inventory:
-            return False
-        return self.inventory.entry(action.machine_id).machine.state is _STARTS_FROM[action.kind]
+        return self.inventory.state(action.machine_id) is _STARTS_FROM[action.kind]
 
 
 _STARTS_FROM = {

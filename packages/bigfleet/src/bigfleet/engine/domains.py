@@ -3,14 +3,16 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, Final, Protocol
 
 from bigfleet.engine.cells import Call
-from bigfleet.engine.options import CANDIDATE_DOMAINS
-from bigfleet.engine.stock import DomainCoverage, Residual, Row, Span, Stock, machines_needed, promise, take
-from bigfleet.engine.supply import Supply
+from bigfleet.engine.options import CANDIDATE_DOMAINS, DEFAULTS
+from bigfleet.engine.stock import DomainCoverage, Row, Span, Stock, choose_alike, in_order
+from bigfleet.engine.supply import Supply, keep_order, suitable
 from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
+
+_BOUND: Final = (MachineState.CONFIGURED, MachineState.CONFIGURING)
 
 
 @dataclass(slots=True)
@@ -52,139 +54,215 @@ class Reliance:
         self._ids.update(ids)
 
 
-def place_gang(row: Row, supply: Supply, reliance: Reliance, order: VictimOrder, now: int) -> None:
-    """Choose the gang's domain, claim what counts there, and promise it what it will acquire."""
-    need = row.demand.need
-    same = need.profile.same
-    assert same is not None
-    usual, foreign = supply.creditable(row)
-    buckets = _first_ranking(row, supply, same.key, [*usual, *foreign])
-    choice = _best(buckets, need.aggregate, second=False)
-    row.candidates = _coverage(buckets, need.aggregate)
-    satisfiable = choice is not None and buckets[choice].total.covers(need.aggregate)
-    row.satisfiable = satisfiable
-    relied_on: Bucket | None = None
-    if not satisfiable and not row.parked:
-        wider = _second_ranking(row, supply, same.key, buckets, reliance, order, now)
-        second = _best(wider, need.aggregate, second=True)
-        if second is not None and wider[second].total.covers(need.aggregate):
-            choice, relied_on = second, wider[second]
-    row.domain = choice
-    if choice is None:
-        return
-    _credit(row, supply, same.key, usual, foreign)
-    if row.parked or row.remaining.is_zero():
-        return
-    residual = Residual(row.remaining)
-    for groups in supply.passes(row, same.key):
-        promise(residual, groups)
-    if relied_on is not None:
-        _rely(residual.amount, relied_on, reliance, order, need.profile.priority)
+class Claims(Protocol):
+    """What a Need may claim in its turn, and the claiming."""
+
+    def usual(self, row: Row, state: MachineState) -> list[Stock]: ...
+    def foreign(self, row: Row, state: MachineState) -> list[Stock]: ...
+    def own_creating(self, row: Row) -> list[Stock]: ...
+    def ownerless(self, row: Row) -> list[Stock]: ...
+    def take(
+        self, row: Row, group: list[Stock], lacking: ResourceVector, aside: ResourceVector = EMPTY
+    ) -> ResourceVector: ...
 
 
-def _first_ranking(row: Row, supply: Supply, key: str, creditable: list[list[Stock]]) -> dict[str, Bucket]:
-    buckets: dict[str, Bucket] = {}
-    for group in creditable:
-        for stock in group:
-            value = stock.cell.machine_class.lookup(key)
-            if value is not None and stock.left:
-                bucket = buckets.setdefault(value, Bucket())
-                bucket.add(stock.left, stock.cell.alloc, creditable=True, own=supply.owns(row, stock))
-    if row.parked:
-        return buckets
-    for state in (MachineState.IDLE, MachineState.SPECULATIVE):
-        for stock in supply.candidates(row, state, None):
-            value = stock.cell.machine_class.lookup(key)
-            left = len(stock.ids) - max(stock.taken, stock.promised)
-            if value is not None and left:
-                own = state is MachineState.IDLE and supply.owns(row, stock)
-                buckets.setdefault(value, Bucket()).add(left, stock.cell.alloc, creditable=own, own=own)
-    return buckets
+Groups = list[list[Stock]]
 
 
-def _second_ranking(
-    row: Row,
-    supply: Supply,
-    key: str,
-    first: dict[str, Bucket],
-    reliance: Reliance,
-    order: VictimOrder,
-    now: int,
-) -> dict[str, Bucket]:
-    """The buckets with what preemption could free, and what is draining already, added."""
-    need = row.demand.need
-    priority = need.profile.priority
-    wider = {
-        value: Bucket(b.count, b.total, b.creditable, b.own, first_total=b.total)
-        for value, b in first.items()
-    }
+class Gangs:
+    """The choice of domains in one walk over the Needs."""
 
-    def bucket(value: str) -> Bucket:
-        return wider.setdefault(value, Bucket())
+    def __init__(self, supply: Supply) -> None:
+        self._supply = supply
+        self._order = VictimOrder(DEFAULTS)
+        self._now = 0
+        self._reliance = Reliance()
+        self._promised: list[Stock] = []
 
-    for stock in supply.suitable_in(need, MachineState.CONFIGURED):
-        value = stock.cell.machine_class.lookup(key)
-        if value is None or stock.cell.key.held_off & Call.DRAIN:
-            continue
-        for span, claimant in _ranked_spans(stock, need.cluster_id):
-            rank = stock.cell.binding.priority
-            if claimant is not None:
-                rank = max(rank, claimant)
-            if rank >= priority:
-                continue
-            for part in reliance.free(span):
-                bucket(value).extra_bound.append(part)
-    for stock in supply.suitable(need, supply.drains_for(row)):
-        value = stock.cell.machine_class.lookup(key)
-        if value is not None:
-            for part in reliance.free(Span(stock, 0, len(stock.ids))):
-                bucket(value).extra_drains.append(part)
-                bucket(value).add(len(part), stock.cell.alloc, creditable=True, own=True)
-    for stock in supply.suitable(need, supply.unstamped_drains):
-        value = stock.cell.machine_class.lookup(key)
-        if value is None:
-            continue
-        lowest = lowest_stamp(bucket(value).extra_bound)
-        for free in reliance.free(Span(stock, 0, len(stock.ids))):
-            for part in _runs(free, lambda m: in_time(supply, m, priority, lowest, now)):  # noqa: B023 # used at once
-                bucket(value).extra_drains.append(part)
-                bucket(value).add(len(part), stock.cell.alloc, creditable=False, own=False)
-    for b in wider.values():
-        for part in b.extra_bound:
-            b.add(len(part), part.stock.cell.alloc, creditable=False, own=False)
-    return wider
+    def begin(self, order: VictimOrder, now: int) -> None:
+        """A walk begins: nothing is promised yet, and nobody relies on anything."""
+        self._order, self._now = order, now
+        self._reliance = Reliance()
+        for stock in self._promised:
+            stock.promised = 0
+        self._promised.clear()
 
-
-def _ranked_spans(stock: Stock, cluster: str) -> Iterator[tuple[Span, int | None]]:
-    """Configured machines that are in no bucket yet, with the priority of the Need that claims them."""
-    for claim in stock.claims:
-        yield claim.span, claim.row.demand.need.profile.priority
-    # Unclaimed machines of the gang's own cluster are in its buckets as creditable already.
-    if stock.left and stock.cell.binding.cluster != cluster:
-        yield Span(stock, stock.taken, len(stock.ids)), None
-
-
-def _credit(row: Row, supply: Supply, key: str, usual: list[list[Stock]], foreign: list[list[Stock]]) -> None:
-    """Claim what counts in the chosen domain: the gang's own first, foreign machines last and only if
-    they add to what its own Idle ones leave short."""
-
-    def here(groups: list[list[Stock]], own: bool | None) -> list[list[Stock]]:
-        return [
-            [
-                stock
-                for stock in group
-                if stock.cell.machine_class.lookup(key) == row.domain
-                and (own is None or supply.owns(row, stock) == own)
-            ]
-            for group in groups
+    def place(self, row: Row, claims: Claims) -> tuple[ResourceVector, bool]:
+        """Choose the gang's domain, claim what counts there, and promise it what it will acquire; returns
+        what it lacks then, and whether its choice depends on more than what its cluster has."""
+        key = _key(row)
+        usual = [
+            *(g for state in _BOUND for g in in_order(claims.usual(row, state), keep_order)),
+            *(g for g in (claims.own_creating(row), claims.ownerless(row)) if g),
         ]
+        foreign = [g for state in _BOUND for g in in_order(claims.foreign(row, state), keep_order)]
+        if self._settled(row, [*usual, *foreign]):
+            return self._credit(row, claims, usual, foreign), False
+        need = row.demand.need
+        buckets = self._first_ranking(row, [*usual, *foreign])
+        choice = _best(buckets, need.aggregate, second=False)
+        row.candidates = _coverage(buckets, need.aggregate)
+        row.satisfiable = choice is not None and buckets[choice].total.covers(need.aggregate)
+        relied_on: Bucket | None = None
+        if not row.satisfiable and not row.parked:
+            wider = self._second_ranking(row, buckets)
+            second = _best(wider, need.aggregate, second=True)
+            if second is not None and wider[second].total.covers(need.aggregate):
+                choice, relied_on = second, wider[second]
+        row.domain = choice
+        if choice is None:
+            return need.aggregate, not row.parked
+        lacking = self._credit(row, claims, usual, foreign)
+        if not row.parked and not lacking.is_zero():
+            residual = self._promise(row, lacking, key)
+            if relied_on is not None:
+                _rely(residual, relied_on, self._reliance, self._order, need.profile.priority)
+        return lacking, not row.parked
 
-    take(row, (g for g in here(usual, True) if g))
-    take(row, (g for g in here(usual, False) if g))
-    aside = EMPTY
-    for stock in supply.own_idle(row, key):
-        aside = aside + stock.cell.alloc * len(stock.ids)
-    take(row, (g for g in here(foreign, None) if g), lambda: row.remaining - aside)
+    def _settled(self, row: Row, creditable: Groups) -> bool:
+        """Whether one domain, and only one, already has all of the gang: then no other can beat it, and what
+        is free elsewhere does not matter."""
+        wanted, key = row.demand.need.aggregate, _key(row)
+        # Machines of its own that it may take up count as its own too.
+        if wanted.is_zero() or self._supply.own_idle(row, None):
+            return False
+        totals: dict[str, ResourceVector] = {}
+        for group in creditable:
+            for stock in group:
+                value = stock.cell.machine_class.lookup(key)
+                left = len(stock.cell.ids) - stock.before(row.rank)
+                if value is not None and left:
+                    totals[value] = totals.get(value, EMPTY) + stock.cell.alloc * left
+        whole = [value for value, total in totals.items() if total.covers(wanted)]
+        if len(whole) != 1:
+            return False
+        row.domain, row.satisfiable, row.candidates = whole[0], True, []
+        return True
+
+    def _first_ranking(self, row: Row, creditable: Groups) -> dict[str, Bucket]:
+        supply, key = self._supply, _key(row)
+        buckets: dict[str, Bucket] = {}
+        for group in creditable:
+            for stock in group:
+                value = stock.cell.machine_class.lookup(key)
+                left = len(stock.cell.ids) - stock.before(row.rank)
+                if value is not None and left:
+                    bucket = buckets.setdefault(value, Bucket())
+                    bucket.add(left, stock.cell.alloc, creditable=True, own=supply.owns(row, stock.cell))
+        if row.parked:
+            return buckets
+        for state in (MachineState.IDLE, MachineState.SPECULATIVE):
+            for stock in supply.candidates(row, state):
+                value = stock.cell.machine_class.lookup(key)
+                left = len(stock.cell.ids) - stock.promised
+                if value is not None and left:
+                    own = state is MachineState.IDLE and supply.owns(row, stock.cell)
+                    buckets.setdefault(value, Bucket()).add(left, stock.cell.alloc, creditable=own, own=own)
+        return buckets
+
+    def _second_ranking(self, row: Row, first: dict[str, Bucket]) -> dict[str, Bucket]:
+        """The buckets with what preemption could free, and what is draining already, added."""
+        supply, reliance, key = self._supply, self._reliance, _key(row)
+        need = row.demand.need
+        priority = need.profile.priority
+        wider = {
+            value: Bucket(b.count, b.total, b.creditable, b.own, first_total=b.total)
+            for value, b in first.items()
+        }
+
+        def bucket(value: str) -> Bucket:
+            return wider.setdefault(value, Bucket())
+
+        for pool in row.fit.pools(MachineState.CONFIGURED):
+            value = pool.machine_class.lookup(key)
+            if value is None:
+                continue
+            for cell in pool.cells.values():
+                if cell.binding.priority >= priority or cell.held_off & Call.DRAIN:
+                    continue
+                for span, claimant in _ranked_spans(supply.stock(cell), row):
+                    if claimant is None or claimant < priority:
+                        for part in reliance.free(span):
+                            bucket(value).extra_bound.append(part)
+        for stock in suitable(row, supply.drains_for(row)):
+            value = stock.cell.machine_class.lookup(key)
+            if value is not None:
+                for part in reliance.free(Span(stock, 0, len(stock.cell.ids))):
+                    bucket(value).extra_drains.append(part)
+                    bucket(value).add(len(part), stock.cell.alloc, creditable=True, own=True)
+        for stock in suitable(row, supply.unstamped_drains.values()):
+            value = stock.cell.machine_class.lookup(key)
+            if value is None:
+                continue
+            lowest = lowest_stamp(bucket(value).extra_bound)
+            for free in reliance.free(Span(stock, 0, len(stock.cell.ids))):
+                for part in _runs(free, lambda m: in_time(supply, m, priority, lowest, self._now)):  # noqa: B023 # used at once
+                    bucket(value).extra_drains.append(part)
+                    bucket(value).add(len(part), stock.cell.alloc, creditable=False, own=False)
+        for b in wider.values():
+            for part in b.extra_bound:
+                b.add(len(part), part.stock.cell.alloc, creditable=False, own=False)
+        return wider
+
+    def _credit(self, row: Row, claims: Claims, usual: Groups, foreign: Groups) -> ResourceVector:
+        """Claim what counts in the chosen domain: the gang's own first, foreign machines last and only if
+        they add to what its own Idle ones leave short."""
+        supply, key = self._supply, _key(row)
+
+        def here(groups: Groups, own: bool | None) -> Iterator[list[Stock]]:
+            for group in groups:
+                found = [
+                    stock
+                    for stock in group
+                    if stock.cell.machine_class.lookup(key) == row.domain
+                    and (own is None or supply.owns(row, stock.cell) == own)
+                ]
+                if found:
+                    yield found
+
+        lacking = row.demand.need.aggregate
+        for group in (*here(usual, True), *here(usual, False)):
+            lacking = claims.take(row, group, lacking)
+        if lacking.is_zero():
+            return lacking
+        aside = EMPTY
+        for stock in supply.own_idle(row, key):
+            aside = aside + stock.cell.alloc * len(stock.cell.ids)
+        for group in here(foreign, None):
+            lacking = claims.take(row, group, lacking, aside)
+        return lacking
+
+    def _promise(self, row: Row, residual: ResourceVector, key: str) -> ResourceVector:
+        """Set machines aside for a gang, so that later gangs choose their domain by what is left."""
+        for groups in self._supply.passes(row, key):
+            for group in groups:
+                if residual.is_zero():
+                    return residual
+                for stock, _, count in choose_alike(group, residual, lambda stock: stock.promised):
+                    if not stock.promised:
+                        self._promised.append(stock)
+                    stock.promised += count
+                    residual = residual.less(stock.cell.alloc, count)
+        return residual
+
+
+def _key(row: Row) -> str:
+    same = row.demand.need.profile.same
+    assert same is not None
+    return same.key
+
+
+def _ranked_spans(stock: Stock, row: Row) -> Iterator[tuple[Span, int | None]]:
+    """Configured machines that are in no bucket yet, with the priority of the Need that claims them."""
+    end = 0
+    for claim in stock.claims:
+        if claim.row.rank > row.rank:
+            break
+        yield claim, claim.row.demand.need.profile.priority
+        end = claim.end
+    # Unclaimed machines of the gang's own cluster are in its buckets as creditable already.
+    if end < len(stock.cell.ids) and stock.cell.binding.cluster != row.demand.need.cluster_id:
+        yield Span(stock, end, len(stock.cell.ids)), None
 
 
 def _rely(
@@ -193,14 +271,14 @@ def _rely(
     for machine_id, alloc in _by_id(chosen.extra_drains):
         if residual.is_zero():
             return
-        if machines_needed(residual, alloc):
+        if residual.pieces(alloc):
             residual = residual - alloc
             reliance.add([machine_id])
     for group in order.groups(chosen.extra_bound, priority):
         for machine_id, alloc in _by_id(group):
             if residual.is_zero():
                 return
-            if machines_needed(residual, alloc):
+            if residual.pieces(alloc):
                 residual = residual - alloc
                 reliance.add([machine_id])
 
@@ -216,7 +294,7 @@ def _runs(span: Span, wanted: Callable[[str], bool]) -> Iterator[Span]:
     """The stretches of a span whose machines are wanted."""
     start = None
     for position in range(span.start, span.end):
-        if wanted(span.stock.ids[position]):
+        if wanted(span.stock.cell.ids[position]):
             start = position if start is None else start
         elif start is not None:
             yield Span(span.stock, start, position)

@@ -9,11 +9,11 @@ that is merged when the cycle ends, so that a cycle cut into slices decides as i
 
 import bisect
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from bigfleet.engine.cells import NO_CALL, Binding, Call, Cell, CellKey, MachineClass, Offer
+from bigfleet.engine.cells import NO_CALL, Binding, Call, Cell, CellKey, MachineClass, Offer, Pool
 from bigfleet_base.model import CapacityType, HostRef, Machine, MachineState, Preemptor
 from bigfleet_base.model.lifecycle import Memory, check, edge, has_edge
 
@@ -56,6 +56,22 @@ class Tally:
     nano_dollars: int = 0
 
 
+Identity = tuple[str, str]
+"""A name under which machines are bought for a Need: (fingerprint, group)."""
+Owned = Mapping[Identity, Mapping[CellKey, Cell]]
+"""Cells by the Need they are attributed to, within one cluster."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What has happened to the cells since somebody last asked."""
+
+    touched: dict[Cell, None]
+    """Cells that got or lost machines, those included that are new or gone, in the order it happened."""
+    everything: bool = False
+    """Whether the cells were put together anew, so that none is what it was."""
+
+
 class Inventory:
     """Machines by id, by cell, and by the indexes a cycle needs."""
 
@@ -69,7 +85,15 @@ class Inventory:
         self._class_numbers = 0
         self._cells: dict[CellKey, Cell] = {}
         self._by_state: defaultdict[MachineState, dict[CellKey, Cell]] = defaultdict(dict)
-        self._by_cluster: defaultdict[tuple[str, MachineState], dict[CellKey, Cell]] = defaultdict(dict)
+        self._by_cluster: defaultdict[tuple[str, MachineState], dict[MachineClass, dict[CellKey, Cell]]]
+        self._by_cluster = defaultdict(dict)
+        self._by_owner: defaultdict[tuple[str, MachineState], dict[Identity, dict[CellKey, Cell]]]
+        self._by_owner = defaultdict(dict)
+        self._by_stamp: defaultdict[tuple[str, Identity], dict[CellKey, Cell]] = defaultdict(dict)
+        self._pools: defaultdict[MachineState, dict[int, Pool]] = defaultdict(dict)
+        self._arrivals: defaultdict[MachineState, Arrivals] = defaultdict(Arrivals)
+        self._counts: defaultdict[tuple[str, MachineState], int] = defaultdict(int)
+        self._changes = Changes({}, everything=True)
         self._tallies: dict[tuple[MachineState, CapacityType, float], Tally] = {}
         self._overlay: dict[str, Entry | None] | None = None
         self._undeletable: set[tuple[str, CapacityType]] = set()
@@ -107,19 +131,59 @@ class Inventory:
         """The cells of one state, in no particular order."""
         return self._by_state[state].values()
 
-    def cluster_cells(self, cluster: str, state: MachineState) -> Iterable[Cell]:
+    def cluster_cells(self, cluster: str, state: MachineState) -> Iterator[Cell]:
         """The cells of one state that are bound to one cluster."""
-        found = self._by_cluster.get((cluster, state))
+        for cells in self._by_cluster.get((cluster, state), {}).values():
+            yield from cells.values()
+
+    def cluster_classes(
+        self, cluster: str, state: MachineState
+    ) -> Mapping[MachineClass, Mapping[CellKey, Cell]]:
+        """The same by class."""
+        return self._by_cluster.get((cluster, state), {})
+
+    def owned(self, cluster: str, state: MachineState) -> Owned:
+        """The cells of one state by the Need of one cluster they are attributed to: of those it has, or,
+        where they are bound to nobody yet, of those meant for it."""
+        return self._by_owner.get((cluster, state), {})
+
+    def stamped(self, cluster: str, identity: Identity) -> Iterable[Cell]:
+        """The cells of machines that drain for a Need."""
+        found = self._by_stamp.get((cluster, identity))
         return found.values() if found else ()
 
-    def clusters_with(self, state: MachineState) -> list[str]:
-        """The clusters that have machines in a state, by id."""
-        return sorted(cluster for (cluster, of), cells in self._by_cluster.items() if of is state and cells)
+    def all_cells(self) -> Collection[Cell]:
+        """Every cell."""
+        return self._cells.values()
+
+    def cell_count(self) -> int:
+        """How many cells there are."""
+        return len(self._cells)
+
+    def configured(self) -> dict[str, int]:
+        """How many Configured machines each cluster has."""
+        return {
+            cluster: n for (cluster, state), n in self._counts.items() if state is MachineState.CONFIGURED
+        }
+
+    def pools(self, state: MachineState) -> Iterable[Pool]:
+        """The cells of one state by class."""
+        return self._pools[state].values()
+
+    def arrivals(self, state: MachineState) -> "Arrivals":
+        """The pools of a state in the order they came up."""
+        return self._arrivals[state]
 
     def count(self, state: MachineState, cluster: str | None = None) -> int:
         """How many machines are in a state, in the fleet or in one cluster."""
-        cells = self.cells(state) if cluster is None else self.cluster_cells(cluster, state)
-        return sum(len(cell.ids) for cell in cells)
+        if cluster is None:
+            return sum(pool.count for pool in self._pools[state].values())
+        return self._counts.get((cluster, state), 0)
+
+    def take_changes(self) -> Changes:
+        """What has happened since this was last called."""
+        changes, self._changes = self._changes, Changes({})
+        return changes
 
     @property
     def asked(self) -> frozenset[str]:
@@ -144,6 +208,14 @@ class Inventory:
     def sidecar(self, machine_id: str) -> Sidecar:
         """What is remembered beside a machine, as the running cycle sees it."""
         return self._rows[machine_id].sidecar
+
+    def state(self, machine_id: str) -> MachineState | None:
+        """The state of a machine as it is now; None for one that is not there."""
+        if self._overlay is not None and machine_id in self._overlay:
+            entry = self._overlay[machine_id]
+            return None if entry is None else entry.machine.state
+        row = self._rows.get(machine_id)
+        return None if row is None else row.cell.state
 
     def is_not_deletable(self, machine_id: str) -> bool:
         """Whether its provider has no Delete for its capacity type."""
@@ -232,13 +304,22 @@ class Inventory:
             return
         self._asked = wanted
         self._classes.clear()
-        self._cells.clear()
-        self._by_state.clear()
-        self._by_cluster.clear()
+        for index in (
+            self._cells,
+            self._by_state,
+            self._by_cluster,
+            self._by_owner,
+            self._by_stamp,
+            self._pools,
+            self._arrivals,
+        ):
+            index.clear()
         for machine_id in sorted(self._rows):
             row = self._rows[machine_id]
             row.cell = self._cell(row.cell.state, row.offer, row.labels, row.binding, row.sidecar)
             row.cell.ids.append(machine_id)
+            row.cell.pool.count += 1
+        self._changes = Changes({}, everything=True)
 
     def freeze(self) -> None:
         """Start of a cycle: from here on changes wait."""
@@ -296,8 +377,9 @@ class Inventory:
                 m.capacity_type,
                 m.resources,
                 m.allocatable,
-                m.price_per_hour,
-                m.interruption_probability,
+                # One of equal offers stands for all, so that 1 and 1.0 must not differ in print.
+                float(m.price_per_hour),
+                float(m.interruption_probability),
             )
         )
         labels = self._labels.take(_Labels(m.labels))
@@ -314,7 +396,7 @@ class Inventory:
         )
         cell = self._cell(m.state, offer, labels, binding, entry.sidecar)
         bisect.insort(cell.ids, m.id)
-        self._tally(cell, 1)
+        self._count(cell, 1)
         self._rows[m.id] = _Row(
             m.id, offer, labels, binding, m.host.provider, m.host.ref, m.last_error, entry.sidecar, cell
         )
@@ -322,19 +404,20 @@ class Inventory:
     def _leave(self, row: "_Row") -> None:
         cell = row.cell
         del cell.ids[bisect.bisect_left(cell.ids, row.id)]
-        self._tally(cell, -1)
+        self._count(cell, -1)
         if not cell.ids:
-            del self._cells[cell.key]
-            del self._by_state[cell.state][cell.key]
-            bound = self._by_cluster[cell.binding.cluster, cell.state]
-            del bound[cell.key]
-            if not bound:
-                del self._by_cluster[cell.binding.cluster, cell.state]
+            self._drop(cell)
         self._offers.give_back(row.offer)
         self._labels.give_back(row.labels)
         self._bindings.give_back(row.binding)
 
-    def _tally(self, cell: Cell, by: int) -> None:
+    def _count(self, cell: Cell, by: int) -> None:
+        self._changes.touched[cell] = None
+        cell.pool.count += by
+        bound = (cell.binding.cluster, cell.state)
+        self._counts[bound] += by
+        if not self._counts[bound]:
+            del self._counts[bound]
         offer = cell.machine_class.offer
         key = (cell.state, offer.capacity_type, cell.binding.interruption_penalty)
         tally = self._tallies.get(key)
@@ -366,10 +449,42 @@ class Inventory:
         )
         cell = self._cells.get(key)
         if cell is None:
-            cell = self._cells[key] = Cell(key, machine_class)
-            self._by_state[key.state][key] = cell
-            self._by_cluster[key.binding.cluster, key.state][key] = cell
+            cell = self._new_cell(key, machine_class)
+        if sidecar.idle_since is not None and sidecar.idle_since < cell.idle_from:
+            cell.idle_from = sidecar.idle_since
         return cell
+
+    def _new_cell(self, key: CellKey, machine_class: MachineClass) -> Cell:
+        state, binding, stamp = key.state, key.binding, key.preempted_for
+        pool = self._pools[state].get(key.machine_class)
+        if pool is None:
+            pool = self._pools[state][key.machine_class] = Pool(machine_class)
+            self._arrivals[state].add(pool)
+        cell = self._cells[key] = pool.cells[key] = Cell(key, pool)
+        self._by_state[state][key] = cell
+        self._by_cluster[binding.cluster, state].setdefault(machine_class, {})[key] = cell
+        owner = _owner(key)
+        self._by_owner[owner, state].setdefault(binding.identity, {})[key] = cell
+        if stamp is not None:
+            self._by_stamp[stamp.cluster, (stamp.need_fingerprint, stamp.group)][key] = cell
+        return cell
+
+    def _drop(self, cell: Cell) -> None:
+        key, state, binding, stamp = cell.key, cell.state, cell.binding, cell.key.preempted_for
+        del self._cells[key], self._by_state[state][key], cell.pool.cells[key]
+        bound = (binding.cluster, state)
+        _discard(self._by_cluster[bound], cell.machine_class, key)
+        if not self._by_cluster[bound]:
+            del self._by_cluster[bound]
+        owner = (_owner(key), state)
+        _discard(self._by_owner[owner], binding.identity, key)
+        if not self._by_owner[owner]:
+            del self._by_owner[owner]
+        if stamp is not None:
+            _discard(self._by_stamp, (stamp.cluster, (stamp.need_fingerprint, stamp.group)), key)
+        if not cell.pool.cells:
+            del self._pools[state][key.machine_class]
+            self._arrivals[state].trim(len(self._pools[state]))
 
     def _class(self, offer: Offer, labels: "_Labels") -> MachineClass:
         asked = tuple((key, labels.values[key]) for key in sorted(self._asked & labels.values.keys()))
@@ -385,6 +500,49 @@ class Inventory:
     def _forget_unused_classes(self) -> None:
         used = {cell.machine_class.number for cell in self._cells.values()}
         self._classes = {key: c for key, c in self._classes.items() if c.number in used}
+
+
+class Arrivals:
+    """Pools in the order they came up, so that who keeps a list of them need only look at the new ones; by
+    instance type, because that is what most Profiles ask for."""
+
+    def __init__(self) -> None:
+        self.by_type: dict[str, list[Pool]] = {}
+        self.total = 0
+        """How many have ever come up."""
+        self.generation = 0
+        """Changes when the lists are written anew without their dead pools."""
+        self._listed = 0
+
+    def add(self, pool: Pool) -> None:
+        """A pool comes up."""
+        self.by_type.setdefault(pool.machine_class.offer.instance_type, []).append(pool)
+        self.total += 1
+        self._listed += 1
+
+    def trim(self, living: int) -> None:
+        """Drop the dead once they are the greater part."""
+        if self._listed > 2 * living + 1000:
+            kept = {name: [pool for pool in pools if pool.cells] for name, pools in self.by_type.items()}
+            self.by_type = {name: pools for name, pools in kept.items() if pools}
+            self._listed = sum(map(len, self.by_type.values()))
+            self.generation += 1
+
+
+def _owner(key: CellKey) -> str:
+    """The cluster whose Need a cell may be attributed to."""
+    unbound = key.state in (MachineState.CREATING, MachineState.IDLE)
+    return key.binding.target_cluster if unbound else key.binding.cluster
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def _discard(index: dict[_Key, dict[CellKey, Cell]], place: _Key, key: CellKey) -> None:
+    """Take a cell out of an index, and its place with the last one."""
+    del index[place][key]
+    if not index[place]:
+        del index[place]
 
 
 def _remember(sidecar: Sidecar, memory: tuple[Memory, ...], before: Machine, now: int) -> Sidecar:

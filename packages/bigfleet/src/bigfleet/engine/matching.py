@@ -1,30 +1,163 @@
 """Which classes suit which Needs, asked once and remembered (engine.md §6)."""
 
-from bigfleet.engine.cells import MachineClass
-from bigfleet_base.model import Profile, ResourceVector
+import bisect
+import math
+from collections.abc import Iterator
+from typing import Final
 
-_MOST_ANSWERS = 4_000_000
-"""Answers kept before the cache starts anew; classes come and go with prices."""
+from bigfleet.engine.cells import MachineClass, Pool
+from bigfleet.engine.inventory import Arrivals, Inventory
+from bigfleet_base.model import MachineState, Operator, Profile, ResourceVector, effective_cost, penalty
+from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
+
+_MOST_FITS: Final = 200_000
+"""Answers are kept for so many Profiles and units before the cache starts anew; they come and go."""
+
+_MOST_ANSWERS: Final = 100_000
+"""Of one of them: classes come and go with prices."""
+
+CostKey = tuple[float, float]
+"""Effective cost for comparing; where both are infinite, the price decides."""
 
 
 class Matcher:
     """Profile × class, cached across cycles."""
 
-    def __init__(self) -> None:
-        self._answers: dict[tuple[str, ResourceVector], dict[int, bool]] = {}
-        self._count = 0
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._fits: dict[tuple[str, ResourceVector], Fit] = {}
 
-    def suits(self, profile: Profile, min_unit: ResourceVector, machine_class: MachineClass) -> bool:
+    def fit(self, profile: Profile, unit: ResourceVector) -> "Fit":
+        """What suits a Profile with this largest unit."""
+        key = (profile.fingerprint, unit)
+        fit = self._fits.get(key)
+        if fit is None:
+            if len(self._fits) >= _MOST_FITS:
+                self._fits.clear()
+            fit = self._fits[key] = Fit(profile, unit, self._inventory)
+        return fit
+
+
+class Fit:
+    """What suits one Profile and covers one largest unit alone."""
+
+    __slots__ = ("_answers", "_inventory", "_suited", "bound", "instance_types", "profile", "unit")
+
+    def __init__(self, profile: Profile, unit: ResourceVector, inventory: Inventory) -> None:
+        self.profile = profile
+        self.unit = unit
+        self.bound = penalty.bound_dollars(profile.interruption_bucket)
+        """What an interruption costs such a Need."""
+        self.instance_types = _instance_types(profile)
+        """The instance types that can suit; none: any."""
+        self._inventory = inventory
+        self._answers: dict[int, bool] = {}
+        self._suited: dict[MachineState, Suited] = {}
+
+    def suits(self, machine_class: MachineClass) -> bool:
         """Whether a machine of the class meets the Profile and covers the largest unit alone."""
-        known = self._answers.setdefault((profile.fingerprint, min_unit), {})
-        answer = known.get(machine_class.number)
+        answer = self._answers.get(machine_class.number)
         if answer is None:
-            if self._count >= _MOST_ANSWERS:
+            if len(self._answers) >= _MOST_ANSWERS:
                 self._answers.clear()
-                known = self._answers.setdefault((profile.fingerprint, min_unit), {})
-                self._count = 0
-            answer = known[machine_class.number] = machine_class.alloc.covers(min_unit) and all(
-                r.matches(machine_class.lookup(r.key)) for r in profile.requirements
+            answer = self._answers[machine_class.number] = (
+                (not self.instance_types or machine_class.offer.instance_type in self.instance_types)
+                and machine_class.alloc.covers(self.unit)
+                and all(r.matches(machine_class.lookup(r.key)) for r in self.profile.requirements)
             )
-            self._count += 1
         return answer
+
+    def cost(self, machine_class: MachineClass) -> float:
+        """Effective cost per hour for such a Need."""
+        offer = machine_class.offer
+        return effective_cost(offer.price_per_hour, offer.interruption_probability, self.bound)
+
+    def cost_key(self, machine_class: MachineClass) -> CostKey:
+        """The cost in the form that is compared."""
+        value = self.cost(machine_class)
+        return (value, machine_class.offer.price_per_hour if value == math.inf else 0.0)
+
+    def pools(self, state: MachineState) -> "Suited":
+        """The pools of a state that suit."""
+        arrivals = self._inventory.arrivals(state)
+        known = self._suited.get(state)
+        if known is None or known.arrivals is not arrivals:
+            known = self._suited[state] = Suited(self, arrivals)
+        known.catch_up()
+        return known
+
+
+class Suited:
+    """The pools of one state that suit one Profile and unit, the cheapest first."""
+
+    __slots__ = ("_fit", "_generation", "_keys", "_pools", "_seen", "_total", "arrivals")
+
+    def __init__(self, fit: Fit, arrivals: Arrivals) -> None:
+        self._fit = fit
+        self.arrivals = arrivals
+        self._generation = -1
+        self._total = 0
+        self._seen: dict[str, int] = {}
+        self._keys: list[CostKey] = []
+        self._pools: list[Pool] = []
+
+    def catch_up(self) -> None:
+        """Look at the pools that have come up since."""
+        arrivals = self.arrivals
+        if self._generation != arrivals.generation:
+            self._generation = arrivals.generation
+            self._total = 0
+            self._seen.clear()
+            self._keys.clear()
+            self._pools.clear()
+        if self._total == arrivals.total:
+            return
+        self._total = arrivals.total
+        for name in self._fit.instance_types or arrivals.by_type:
+            pools = arrivals.by_type.get(name)
+            if pools is not None and (seen := self._seen.get(name, 0)) < len(pools):
+                self._seen[name] = len(pools)
+                for pool in pools[seen:]:
+                    self._look_at(pool)
+
+    def _look_at(self, pool: Pool) -> None:
+        fit = self._fit
+        if pool.cells and fit.suits(pool.machine_class):
+            key = fit.cost_key(pool.machine_class)
+            place = bisect.bisect_right(self._keys, key)
+            self._keys.insert(place, key)
+            self._pools.insert(place, pool)
+
+    def __len__(self) -> int:
+        """How many there are at most."""
+        return len(self._pools)
+
+    def __iter__(self) -> Iterator[Pool]:
+        return (pool for pool in self._pools if pool.cells)
+
+    def count(self) -> int:
+        """How many machines they hold."""
+        return sum(pool.count for pool in self._pools)
+
+    def priced(self) -> Iterator[tuple[CostKey, list[Pool]]]:
+        """Pools in groups of equal cost."""
+        group: list[Pool] = []
+        last: CostKey | None = None
+        for key, pool in zip(self._keys, self._pools, strict=True):
+            if not pool.cells:
+                continue
+            if last is not None and key != last:
+                yield last, group
+                group = []
+            last = key
+            group.append(pool)
+        if last is not None:
+            yield last, group
+
+
+def _instance_types(profile: Profile) -> tuple[str, ...]:
+    for requirement in profile.requirements:
+        if requirement.key == INSTANCE_TYPE_KEY and requirement.operator is Operator.IN:
+            # A machine without a type of its own may have it as a label.
+            return (*requirement.values, "")
+    return ()

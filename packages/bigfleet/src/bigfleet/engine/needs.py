@@ -1,7 +1,9 @@
 """Demand as the shard holds it: the table of Needs and the guard in front of it (engine.md §5, §13.2)."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from bigfleet.engine.options import GUARD_CONFIRMATIONS, GUARD_FLOOR_ROWS
 from bigfleet_base.model import EMPTY, Need, ResourceVector, aggregate_rows
@@ -25,13 +27,29 @@ class NeedsState:
     reported: set[str] = field(default_factory=set)
 
 
+Place = tuple[int, int, str, int]
+"""Where a Need stands in the order Needs are served: (-priority, arrival, cluster, position in its rows)."""
+
+
+@dataclass(slots=True)
+class Arrived:
+    """Rows that came and went since somebody last asked."""
+
+    gone: dict[Place, Need] = field(default_factory=dict)
+    come: dict[Place, Need] = field(default_factory=dict)
+
+
 class NeedsTable:
     """The demand of every cluster, replaced whole with each roll-up."""
 
     def __init__(self, state: NeedsState | None = None) -> None:
         self.state = state or NeedsState()
         self._snapshot: tuple[Need, ...] | None = None
-        self._asked: frozenset[str] | None = None
+        self._positions: dict[str, list[int]] = {}
+        self._keys: Counter[str] = Counter()
+        self._changes = Arrived()
+        for cluster, rows in self.state.rows.items():
+            self._exchange(cluster, [], rows)
 
     @property
     def reported(self) -> frozenset[str]:
@@ -71,15 +89,34 @@ class NeedsTable:
 
     def replace(self, cluster: str, rows: list[Need], now: int) -> None:
         """Swap the rows of a cluster; a row that stays keeps the time it was first seen."""
-        arrivals = {need.key: need.arrival_ns for need in self.state.rows.get(cluster, ())}
-        merged = aggregate_rows(replace(row, arrival_ns=0) for row in rows)
-        if merged:
-            self.state.rows[cluster] = [
-                replace(need, arrival_ns=arrivals.get(need.key, now)) for need in merged
-            ]
+        before = self.state.rows.get(cluster, [])
+        known = {need.key: need for need in before}
+        after = []
+        for row in aggregate_rows(rows):
+            old = known.get(row.key)
+            new = replace(row, arrival_ns=now if old is None else old.arrival_ns)
+            # What is as it was stays the same object, which is how everybody behind sees that it is.
+            after.append(old if old is not None and old == new else new)
+        if after:
+            self.state.rows[cluster] = after
         else:
             self.state.rows.pop(cluster, None)
-        self._snapshot = self._asked = None
+        self._exchange(cluster, before, after)
+
+    def take_changes(self) -> Arrived:
+        """What has changed since this was last called."""
+        changes, self._changes = self._changes, Arrived()
+        return changes
+
+    def everything(self) -> Arrived:
+        """All rows, as if they had just come."""
+        return Arrived(
+            come={
+                _place(need, position): need
+                for cluster, rows in self.state.rows.items()
+                for position, need in zip(self._positions[cluster], rows, strict=True)
+            }
+        )
 
     def snapshot(self) -> tuple[Need, ...]:
         """All rows in the order they are served: priority, then age, then cluster, then position."""
@@ -89,19 +126,66 @@ class NeedsTable:
             self._snapshot = tuple(rows)
         return self._snapshot
 
-    def asked_keys(self) -> frozenset[str]:
+    def asked_keys(self) -> Collection[str]:
         """Every label key that some Need's requirements or spread look at."""
-        if self._asked is None:
-            profiles = {need.profile.fingerprint: need.profile for need in self.snapshot()}.values()
-            self._asked = frozenset(
-                key
-                for profile in profiles
-                for key in (
-                    *(r.key for r in profile.requirements),
-                    *(s.topology_key for s in profile.spread),
-                )
-            )
-        return self._asked
+        return self._keys.keys()
+
+    def _exchange(self, cluster: str, before: list[Need], after: list[Need]) -> None:
+        """Note which rows differ, each with its place."""
+        self._snapshot = None
+        known = self._positions.pop(cluster, [])
+        positions = _positions(before, known, after)
+        if positions:
+            self._positions[cluster] = positions
+        old = {_place(need, position): need for position, need in zip(known, before, strict=True)}
+        new = {_place(need, position): need for position, need in zip(positions, after, strict=True)}
+        gone, come = self._changes.gone, self._changes.come
+        for place, need in old.items():
+            if new.get(place) is not need:
+                # Who has not been told of a row need not be told that it is gone.
+                if come.pop(place, None) is None:
+                    gone[place] = need
+                self._keys.subtract(_keys(need))
+        for place, need in new.items():
+            if old.get(place) is not need:
+                come[place] = need
+                self._keys.update(_keys(need))
+        self._keys = +self._keys
+
+
+_GAP: Final = 1 << 20
+
+
+def _positions(before: list[Need], known: list[int], after: list[Need]) -> list[int]:
+    """Numbers in the order of the rows; a row that keeps its neighbours keeps its number, so that one that
+    comes or goes does not move all behind it."""
+    at = {need.key: position for need, position in zip(before, known, strict=True)}
+    positions: list[int] = []
+    waiting = 0
+    last = 0
+    for row in after:
+        position = at.get(row.key, 0)
+        if position - last <= waiting:
+            waiting += 1
+            continue
+        positions += _between(last, position, waiting)
+        positions.append(position)
+        last, waiting = position, 0
+    return positions + [last + _GAP * n for n in range(1, waiting + 1)]
+
+
+def _between(low: int, high: int, count: int) -> list[int]:
+    step = (high - low) // (count + 1)
+    return [low + step * n for n in range(1, count + 1)]
+
+
+def _place(need: Need, position: int) -> Place:
+    return (-need.profile.priority, need.arrival_ns, need.cluster_id, position)
+
+
+def _keys(need: Need) -> set[str]:
+    profile = need.profile
+    return {r.key for r in profile.requirements} | {s.topology_key for s in profile.spread}
 
 
 def _suspicious(known: Baseline, rows: int, totals: ResourceVector) -> bool:

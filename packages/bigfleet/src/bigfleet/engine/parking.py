@@ -1,9 +1,11 @@
 """Gangs that no domain can hold stop buying, and look again now and then (engine.md §9)."""
 
+from collections import defaultdict
 from collections.abc import Generator, Iterable
 from dataclasses import replace
 
-from bigfleet.engine.normalise import Demand
+from bigfleet.engine.needs import Place
+from bigfleet.engine.normalise import Demand, Renewal
 from bigfleet.engine.options import PARK_AFTER, REPROBE_EVERY
 from bigfleet.engine.stock import Row
 from bigfleet.engine.supply import Supply
@@ -20,34 +22,20 @@ class Parking:
         self.ages: dict[GangKey, int] = {}
         self.helped: set[GangKey] = set()
 
-    def stamp(
-        self,
-        demand: Iterable[Demand],
-        blocked: frozenset[tuple[str, str]],
-        without_session: frozenset[str],
-    ) -> Generator[int, None, list[Demand]]:
-        """Mark the Needs for which nothing may be started: parked gangs, blocked Needs, clusters without a
-        session."""
-        stamped = []
-        for item in demand:
-            yield 1
-            held = item.need.cluster_id in without_session or item.need.key[:2] in blocked
-            parked = not held and self._parked(item.need)
-            if parked or held:
-                need = replace(item.need, acquisition_parked=parked, held_back=held)
-                item = replace(item, need=need)
-            stamped.append(item)
-        return stamped
+    def is_parked(self, need: Need) -> bool:
+        """Whether a gang is not to look for machines now."""
+        age = self.ages.get(need.key, 0)
+        return need.profile.same is not None and age >= PARK_AFTER and age % REPROBE_EVERY != 0
 
     def aged(
-        self, rows: Iterable[Row], supply: Supply, tick: bool
+        self, short: Iterable[Row], supply: Supply, tick: bool
     ) -> Generator[int, None, dict[GangKey, int]]:
         """After Phase 1: the ages with those of the gangs that stand still grown."""
         ages: dict[GangKey, int] = {}
-        for row in rows:
+        for row in short:
             yield 1
             need = row.demand.need
-            if need.profile.same is None or row.remaining.is_zero():
+            if need.profile.same is None:
                 continue
             age = self.ages.get(need.key)
             if need.held_back:
@@ -57,16 +45,89 @@ class Parking:
                 ages[need.key] = 1 if age is None else age + tick
         return ages
 
-    def _parked(self, need: Need) -> bool:
-        age = self.ages.get(need.key, 0)
-        return need.profile.same is not None and age >= PARK_AFTER and age % REPROBE_EVERY != 0
-
     def _moves(self, row: Row, supply: Supply) -> bool:
         """Whether anything is under way for a gang."""
         return (
-            row.acquired > 0
+            bool(row.bought)
             or row.satisfiable
-            or any(span.stock.cell.state is MachineState.CREATING for span in row.claims)
+            or any(claim.stock.cell.state is MachineState.CREATING for claim in row.held)
             or bool(supply.drains_for(row))
             or row.demand.need.key in self.helped
         )
+
+
+class Stamps:
+    """Demand with the marks of those for whom nothing may be started: parked gangs, blocked Needs, clusters
+    without a session."""
+
+    def __init__(self, parking: Parking) -> None:
+        self._parking = parking
+        self._plain: dict[Place, Demand] = {}
+        self._shown: dict[Place, Demand] = {}
+        self._of_cluster: defaultdict[str, dict[Place, None]] = defaultdict(dict)
+        self._gangs: dict[GangKey, Place] = {}
+        self._parked: dict[Place, None] = {}
+        self._blocked: frozenset[tuple[str, str]] = frozenset()
+        self._without_session: frozenset[str] = frozenset()
+
+    def update(
+        self, renewal: Renewal, blocked: frozenset[tuple[str, str]], without_session: frozenset[str]
+    ) -> Renewal:
+        """What changes in the demand, the marks included."""
+        stamped = Renewal()
+        for place in renewal.gone:
+            self._leave(place)
+            del self._shown[place]
+            stamped.gone[place] = None
+        for place, demand in renewal.come.items():
+            self._enter(place, demand)
+        suspects = dict.fromkeys(renewal.come)
+        suspects.update(self._parked)
+        for key in self._parking.ages:
+            if key in self._gangs:
+                suspects[self._gangs[key]] = None
+        moved = {cluster for cluster, _ in blocked ^ self._blocked} | (
+            without_session ^ self._without_session
+        )
+        for cluster in sorted(moved):
+            suspects.update(self._of_cluster.get(cluster, {}))
+        self._blocked, self._without_session = blocked, without_session
+        for place in suspects:
+            self._show(place, stamped)
+        return stamped
+
+    def _show(self, place: Place, stamped: Renewal) -> None:
+        demand, before = self._plain.get(place), self._shown.get(place)
+        if demand is None:
+            return
+        need = demand.need
+        held = need.cluster_id in self._without_session or need.key[:2] in self._blocked
+        parked = not held and self._parking.is_parked(need)
+        if before is not None and before.need.acquisition_parked == parked and before.need.held_back == held:
+            return
+        if held or parked:
+            demand = replace(demand, need=replace(need, acquisition_parked=parked, held_back=held))
+        if before is not None:
+            stamped.gone[place] = None
+        stamped.come[place] = self._shown[place] = demand
+        if parked:
+            self._parked[place] = None
+        else:
+            self._parked.pop(place, None)
+
+    def _enter(self, place: Place, demand: Demand) -> None:
+        need = demand.need
+        self._plain[place] = demand
+        self._of_cluster[need.cluster_id][place] = None
+        if need.profile.same is not None:
+            self._gangs[need.key] = place
+
+    def _leave(self, place: Place) -> None:
+        need = self._plain.pop(place).need
+        of_cluster = self._of_cluster[need.cluster_id]
+        del of_cluster[place]
+        if not of_cluster:
+            del self._of_cluster[need.cluster_id]
+        self._parked.pop(place, None)
+        if self._gangs.get(need.key) == place:
+            del self._gangs[need.key]

@@ -2,15 +2,16 @@
 (engine.md §11)."""
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.assign import Work
-from bigfleet.engine.cells import Call
+from bigfleet.engine.cells import Call, Pool
+from bigfleet.engine.needs import Place
 from bigfleet.engine.options import Options, drain_grace_s
 from bigfleet.engine.spread import SpreadCounts, strict_spread
-from bigfleet.engine.stock import Row, Span, Stock, machines_needed
+from bigfleet.engine.stock import Row, Span, Stock
 from bigfleet.engine.supply import Supply
 from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
 from bigfleet_base.model import EMPTY, MachineState, Need, Preemptor, ResourceVector
@@ -22,8 +23,8 @@ class Range(Span):
 
     rank: int = 0
     excess: bool = False
-    claimant: int | None = None
-    """Index of the Need that claims them."""
+    claimant: Place | None = None
+    """The place of the Need that claims them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class Pick:
     """A machine drained for a Need, and the Need that loses it."""
 
     machine_id: str
-    loser: int | None
-    """Index of the Need that claims it; None where nobody does."""
+    loser: Place | None
+    """The place of the Need that claims it; None where nobody does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,11 @@ class Resolution:
 class Phase2:
     """Phase 2 over the supply that Phase 1 left."""
 
-    rows: list[Row]
+    short: list[Row]
+    """The Needs that lack something, in the order they are served."""
     supply: Supply
+    loose: Iterable[Stock]
+    """Where the Configured machines are that nobody claims."""
     options: Options
     now: int
     actions: list[Action] = field(default_factory=list)
@@ -63,35 +67,46 @@ class Phase2:
     """One for every Need that Phase 1 left short, in the order they were served."""
     picked: set[str] = field(default_factory=set)
     counted: set[str] = field(default_factory=set)
-    ranges: list[Range] = field(default_factory=list)
+    _ranges: dict[Stock, list[Range]] = field(default_factory=dict)
+    _loose: dict[Pool, list[Stock]] = field(default_factory=dict)
 
     def run(self) -> Work:
         """Resolve the unsatisfied Needs, the highest priority first."""
-        short = [row for row in self.rows if not row.remaining.is_zero()]
-        short.sort(key=lambda row: -row.demand.need.profile.priority)
-        if any(not row.parked for row in short):
-            self.ranges = self._takeable()
-        for row in short:
+        for stock in self.loose:
+            self._loose.setdefault(stock.cell.pool, []).append(stock)
+        for row in sorted(self.short, key=lambda row: -row.demand.need.profile.priority):
             self.resolutions[row] = self._resolve(row)
             yield 1
 
-    def _takeable(self) -> list[Range]:
-        ranges = []
-        for stock in self.supply.stocks(MachineState.CONFIGURED):
-            if stock.cell.key.held_off & Call.DRAIN:
-                continue
-            stamp = stock.cell.binding.priority
-            for claim in stock.claims:
-                priority = claim.row.demand.need.profile.priority
-                ranges.append(
-                    Range(
-                        stock, claim.span.start, claim.span.end, max(stamp, priority), False, claim.row.index
-                    )
-                )
-            if stock.left:
-                excess = stock.cell.binding.cluster in self.supply.reported
-                ranges.append(Range(stock, stock.taken, len(stock.ids), stamp, excess))
-        return ranges
+    def takeable(self, row: Row) -> Iterator[Range]:
+        """Configured machines that suit a Need and are nobody's, or of lower rank."""
+        priority = row.demand.need.profile.priority
+        for pool in row.fit.pools(MachineState.CONFIGURED):
+            stocks = self._loose.get(pool, [])
+            lower = [
+                self.supply.stock(cell) for cell in pool.cells.values() if cell.binding.priority < priority
+            ]
+            for stock in dict.fromkeys([*stocks, *lower]):
+                for part in self._ranges_of(stock):
+                    if part.excess or part.rank < priority:
+                        yield part
+
+    def _ranges_of(self, stock: Stock) -> list[Range]:
+        known = self._ranges.get(stock)
+        if known is None:
+            known = self._ranges[stock] = list(self._split(stock))
+        return known
+
+    def _split(self, stock: Stock) -> Iterator[Range]:
+        if stock.cell.held_off & Call.DRAIN:
+            return
+        stamp = stock.cell.binding.priority
+        for claim in stock.claims:
+            priority = claim.row.demand.need.profile.priority
+            yield Range(stock, claim.start, claim.end, max(stamp, priority), False, claim.row.demand.place)
+        if stock.left:
+            excess = stock.cell.binding.cluster in self.supply.reported
+            yield Range(stock, stock.taken, len(stock.cell.ids), stamp, excess)
 
     def _resolve(self, row: Row) -> Resolution:
         same = row.demand.need.profile.same
@@ -123,16 +138,14 @@ class _Search:
         same = self.need.profile.same
         self._same_key = None if same is None else same.key
         self._candidates = [
-            candidate
-            for candidate in phase.ranges
-            if (candidate.excess or candidate.rank < self.priority) and self._reachable(candidate.stock)
+            candidate for candidate in phase.takeable(row) if self._reachable(candidate.stock)
         ]
 
     def count_drains(self) -> None:
         """Count what is draining already: for this Need, or for nobody and soon enough."""
         for stamped, stocks in (
             (True, self._phase.supply.drains_for(self.row)),
-            (False, self._phase.supply.unstamped_drains),
+            (False, self._phase.supply.unstamped_drains.values()),
         ):
             waiting = self._drains(stocks)
             while (found := self._next_drain(waiting, stamped)) is not None:
@@ -164,12 +177,12 @@ class _Search:
         for group in groups:
             usable = [c for c in group if len(c) and self._usable(c.stock)]
             if usable:
-                return min(usable, key=lambda c: c.stock.ids[c.start])
+                return min(usable, key=lambda c: c.stock.cell.ids[c.start])
         return None
 
     def _take(self, candidate: Range) -> None:
         stock = candidate.stock
-        machine_id = stock.ids[candidate.start]
+        machine_id = stock.cell.ids[candidate.start]
         candidate.start += 1
         self._phase.picked.add(machine_id)
         self.picks.append(Pick(machine_id, candidate.claimant))
@@ -195,7 +208,8 @@ class _Search:
 
     def _drains(self, stocks: Iterable[Stock]) -> list[tuple[str, Stock]]:
         reachable = [stock for stock in stocks if self._reachable(stock)]
-        merged = heapq.merge(*([(machine_id, n) for machine_id in s.ids] for n, s in enumerate(reachable)))
+        ids = [[(machine_id, n) for machine_id in stock.cell.ids] for n, stock in enumerate(reachable)]
+        merged = heapq.merge(*ids)
         return [(i, reachable[n]) for i, n in merged if i not in self._phase.counted]
 
     def _next_drain(self, waiting: list[tuple[str, Stock]], stamped: bool) -> int | None:
@@ -210,12 +224,12 @@ class _Search:
 
     def _reachable(self, stock: Stock) -> bool:
         """Whether the machines suit and, for a gang, lie in its domain."""
-        return self._phase.supply.suits(self.need, stock) and (
+        return self.row.fit.suits(stock.cell.machine_class) and (
             self._same_key is None or stock.cell.machine_class.lookup(self._same_key) == self.row.domain
         )
 
     def _wanted(self, stock: Stock) -> bool:
-        return machines_needed(self.remaining, stock.cell.alloc) > 0
+        return self.remaining.pieces(stock.cell.alloc) > 0
 
     def _usable(self, stock: Stock) -> bool:
         return self._wanted(stock) and (self._spread is None or self._spread.eligible(stock))

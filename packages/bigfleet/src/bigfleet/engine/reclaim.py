@@ -1,38 +1,58 @@
 """Phase 3: bound machines nobody needs go back, idle ones that cost money are released (engine.md §12)."""
 
 import heapq
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.cells import Call
 from bigfleet.engine.options import RECLAIM_GRACE_S, Options
-from bigfleet.engine.stock import in_order
+from bigfleet.engine.stock import Stock, in_order
 from bigfleet.engine.supply import Supply, keep_order
 from bigfleet_base.model import CapacityType, MachineState
 
 
-def phase3(
-    supply: Supply, picked: set[str], options: Options, now: int
-) -> Generator[int, None, list[Action]]:
-    """Reclaims by cluster, the dearest machine first; then Deletes by id."""
+def reclaims(supply: Supply, loose: Iterable[Stock], picked: set[str]) -> Generator[int, None, list[Action]]:
+    """Configured machines that nobody claims, by cluster, the dearest first."""
+    by_cluster: dict[str, list[Stock]] = {}
+    for stock in loose:
+        if not stock.cell.held_off & Call.DRAIN:
+            by_cluster.setdefault(stock.cell.binding.cluster, []).append(stock)
     actions: list[Action] = []
-    for cluster in supply.inventory.clusters_with(MachineState.CONFIGURED):
+    for cluster in sorted(by_cluster):
         if cluster in supply.reported:
-            actions += _reclaims(supply, cluster, picked)
+            actions += _reclaims(by_cluster[cluster], cluster, picked)
         yield 1
-    actions += _releases(supply, options, now)
-    yield 1
     return actions
 
 
-def _reclaims(supply: Supply, cluster: str, picked: set[str]) -> Iterator[Action]:
-    groups = list(in_order(supply.cluster_stocks(cluster, MachineState.CONFIGURED), keep_order))
-    for group in reversed(groups):
+def releases(supply: Supply, options: Options, now: int) -> Generator[int, None, list[Action]]:
+    """Idle machines whose hold is over, by id."""
+    spare = []
+    for pool in supply.inventory.pools(MachineState.IDLE):
+        capacity_type = pool.machine_class.offer.capacity_type
+        hold = options.idle_hold_ns.get(capacity_type, 0)
+        if hold <= 0 or capacity_type not in _ELASTIC:
+            continue
+        for cell in pool.cells.values():
+            kept = cell.key.not_deletable or cell.held_off & Call.DELETE
+            if cell.idle_from + hold <= now and not kept:
+                taken = supply.stock(cell).taken
+                spare.append([(machine_id, hold) for machine_id in cell.ids[taken:]])
+                yield 1
+    actions = []
+    for machine_id, hold in heapq.merge(*spare):
+        since = supply.inventory.sidecar(machine_id).idle_since
+        if since is not None and now - since >= hold:
+            actions.append(Action(ActionKind.DELETE, machine_id, Reason.RELEASE))
+    return actions
+
+
+def _reclaims(stocks: list[Stock], cluster: str, picked: set[str]) -> Iterator[Action]:
+    for group in reversed(list(in_order(stocks, keep_order))):
         left = [
             machine_id
             for stock in group
-            if not stock.cell.key.held_off & Call.DRAIN
-            for machine_id in stock.ids[stock.taken :]
+            for machine_id in stock.cell.ids[stock.taken :]
             if machine_id not in picked
         ]
         for machine_id in sorted(left, reverse=True):
@@ -41,15 +61,4 @@ def _reclaims(supply: Supply, cluster: str, picked: set[str]) -> Iterator[Action
             )
 
 
-def _releases(supply: Supply, options: Options, now: int) -> Iterator[Action]:
-    spare = []
-    for stock in supply.stocks(MachineState.IDLE):
-        key = stock.cell.key
-        hold = options.idle_hold_ns.get(stock.cell.machine_class.offer.capacity_type, 0)
-        elastic = stock.cell.machine_class.offer.capacity_type in (CapacityType.ON_DEMAND, CapacityType.SPOT)
-        if hold > 0 and elastic and not key.not_deletable and not key.held_off & Call.DELETE:
-            spare.append([(machine_id, hold) for machine_id in stock.ids[stock.taken :]])
-    for machine_id, hold in heapq.merge(*spare):
-        since = supply.inventory.sidecar(machine_id).idle_since
-        if since is not None and now - since >= hold:
-            yield Action(ActionKind.DELETE, machine_id, Reason.RELEASE)
+_ELASTIC = (CapacityType.ON_DEMAND, CapacityType.SPOT)

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-from bigfleet.engine.stock import Row, Stock, machines_needed
-from bigfleet.engine.supply import Supply, head_key
-from bigfleet_base.model import MachineState, TopologySpread, penalty
+from bigfleet.engine.cells import MachineClass
+from bigfleet.engine.stock import Row, Stock
+from bigfleet.engine.supply import Supply
+from bigfleet_base.model import MachineState, TopologySpread
 
 
 def strict_spread(row: Row) -> TopologySpread | None:
@@ -20,17 +21,17 @@ class SpreadCounts:
         self.key = spread.topology_key
         self._skew = max(1, spread.max_skew)
         self._counts: dict[str, int] = {}
-        need = row.demand.need
+        cluster, fit = row.demand.need.cluster_id, row.fit
         for state in (MachineState.CONFIGURED, MachineState.CONFIGURING):
-            self._list(supply.suitable(need, supply.cluster_stocks(need.cluster_id, state)))
+            self._list(filter(fit.suits, supply.inventory.cluster_classes(cluster, state)))
         for state in (MachineState.IDLE, MachineState.SPECULATIVE):
-            self._list(supply.suitable_in(need, state))
-        for span in row.claims:
-            self.add(span.stock, len(span))
+            self._list(pool.machine_class for pool in fit.pools(state))
+        for claim in row.claims:
+            self.add(claim.stock, len(claim))
 
-    def _list(self, stocks: list[Stock]) -> None:
-        for stock in stocks:
-            if (value := self.domain(stock)) is not None:
+    def _list(self, classes: Iterable[MachineClass]) -> None:
+        for machine_class in classes:
+            if (value := machine_class.lookup(self.key)) is not None:
                 self._counts.setdefault(value, 0)
 
     def domain(self, stock: Stock) -> str | None:
@@ -53,11 +54,11 @@ class SpreadCounts:
 def acquire_spread(row: Row, spread: TopologySpread, supply: Supply) -> None:
     """Acquisition under strict spread; notes if it was the spread that stopped it."""
     counts = SpreadCounts(row, spread, supply)
-    passes = list(supply.passes(row, None))
+    passes = [list(groups) for groups in supply.passes(row, None)]
     for groups in passes:
         _take_spread(row, counts, supply, groups)
     row.spread_stopped = any(
-        stock.left and counts.domain(stock) is not None and machines_needed(row.remaining, stock.cell.alloc)
+        stock.left and counts.domain(stock) is not None and row.remaining.pieces(stock.cell.alloc)
         for groups in passes
         for group in groups
         for stock in group
@@ -66,7 +67,7 @@ def acquire_spread(row: Row, spread: TopologySpread, supply: Supply) -> None:
 
 def _take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterable[list[Stock]]) -> None:
     """One pass of acquisition under strict spread: a machine at a time, from the best head that may grow."""
-    bound = penalty.bound_dollars(row.demand.need.profile.interruption_bucket)
+    cost_key = row.fit.cost_key
     buckets: dict[str, list[list[Stock]]] = {}
     for group in groups:
         for stock in group:
@@ -85,16 +86,17 @@ def _take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterabl
         if not eligible:
             return
         best = min(
-            (not supply.owns(row, heads[value]), *head_key(heads[value], bound), value) for value in eligible
+            (not supply.owns(row, heads[value].cell), *cost_key(heads[value].cell.machine_class), value)
+            for value in eligible
         )[-1]
-        row.claim(heads[best], 1)
+        row.buy(heads[best], 1)
         counts.add(heads[best])
 
 
 def _head(row: Row, bucket: list[list[Stock]]) -> Stock | None:
     """The stock with a domain's first machine that makes progress."""
     for group in bucket:
-        useful = [s for s in group if s.left and machines_needed(row.remaining, s.cell.alloc)]
+        useful = [s for s in group if s.left and row.remaining.pieces(s.cell.alloc)]
         if useful:
-            return min(useful, key=lambda stock: stock.ids[stock.taken])
+            return min(useful, key=lambda stock: stock.cell.ids[stock.taken])
     return None

@@ -1,168 +1,163 @@
-"""One cycle's view of the fleet: its stocks, and who owns what (engine.md §10.1, §10.2)."""
+"""The fleet as the phases see it: its stocks, and who owns what (engine.md §10.1, §10.2)."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bigfleet.engine.cells import Call, Cell
-from bigfleet.engine.inventory import Inventory
-from bigfleet.engine.matching import Matcher
+from bigfleet.engine.inventory import Identity, Inventory
+from bigfleet.engine.matching import CostKey
 from bigfleet.engine.stock import Row, Stock, in_order
-from bigfleet_base.model import MachineState, Need, ResourceVector, effective_cost, penalty
-
-Identities = Mapping[str, Collection[tuple[str, str]]]
-"""By cluster, the (fingerprint, group) of all its demand."""
+from bigfleet_base.model import MachineState
 
 
 class Supply:
-    """Stocks of a frozen inventory and the questions the phases ask of them."""
+    """Stocks of the inventory and the questions the phases ask of them."""
 
-    def __init__(
-        self, inventory: Inventory, matcher: Matcher, identities: Identities, reported: frozenset[str]
-    ) -> None:
+    def __init__(self, inventory: Inventory, reported: frozenset[str]) -> None:
         self.inventory = inventory
         self.reported = reported
-        self._matcher = matcher
+        """Clusters whose demand is known."""
+        self.ownerless: dict[Cell, Stock] = {}
+        """Creating machines that were bought for nobody who is still there."""
+        self.unstamped_drains: dict[Cell, Stock] = {}
+        """Draining machines stamped for nobody who is still there."""
         self._stocks: dict[Cell, Stock] = {}
-        self._by_state: dict[MachineState, list[Stock]] = {}
-        self._fitting: dict[tuple[MachineState, str, ResourceVector], list[Stock]] = {}
-        self._identities = identities
-        self._ownerless = [s for s in self.stocks(MachineState.CREATING) if self._is_ownerless(s)]
-        self._unstamped_drains = [s for s in self.stocks(MachineState.DRAINING) if self._is_unstamped(s)]
+        self._identities: dict[str, Counter[Identity]] = {}
 
-    def stocks(self, state: MachineState) -> list[Stock]:
-        """All stocks of a state."""
-        known = self._by_state.get(state)
-        if known is None:
-            known = self._by_state[state] = self._of(self.inventory.cells(state))
-        return known
+    def stock(self, cell: Cell) -> Stock:
+        """A cell with its claims."""
+        found = self._stocks.get(cell)
+        if found is None:
+            found = self._stocks[cell] = Stock(cell)
+        return found
 
-    def cluster_stocks(self, cluster: str, state: MachineState) -> list[Stock]:
-        """The stocks of a state that are bound to a cluster."""
-        return self._of(self.inventory.cluster_cells(cluster, state))
+    def forget(self, cell: Cell) -> None:
+        """A cell is gone, and with it all claims on it."""
+        self._stocks.pop(cell, None)
+        self.ownerless.pop(cell, None)
+        self.unstamped_drains.pop(cell, None)
 
-    def suits(self, need: Need, stock: Stock) -> bool:
-        """Whether the machines meet the Need's Profile and cover its largest unit."""
-        return self._matcher.suits(need.profile, need.min_unit, stock.cell.machine_class)
+    # Who owns what
 
-    def suitable(self, need: Need, stocks: Iterable[Stock]) -> list[Stock]:
-        """Those that suit."""
-        return [stock for stock in stocks if self.suits(need, stock)]
+    def identities(self, cluster: str) -> Counter[Identity]:
+        """The names under which machines are bought for the Needs of a cluster."""
+        return self._identities.get(cluster) or Counter()
 
-    def suitable_in(self, need: Need, state: MachineState) -> list[Stock]:
-        """All stocks of a state that suit; Needs of one Profile and unit share the answer."""
-        key = (state, need.profile.fingerprint, need.min_unit)
-        known = self._fitting.get(key)
-        if known is None:
-            known = self._fitting[key] = self.suitable(need, self.stocks(state))
-        return known
+    def enter(self, cluster: str, identity: Identity) -> bool:
+        """A Need has this name; True if none had it before."""
+        known = self._identities.setdefault(cluster, Counter())
+        known[identity] += 1
+        return known[identity] == 1
 
-    def owns(self, row: Row, stock: Stock) -> bool:
+    def leave(self, cluster: str, identity: Identity) -> bool:
+        """A Need with this name is gone; True if it was the last one."""
+        known = self._identities[cluster]
+        known[identity] -= 1
+        if known[identity]:
+            return False
+        del known[identity]
+        if not known:
+            del self._identities[cluster]
+        return True
+
+    def settle(self, cell: Cell) -> None:
+        """See whether machines in creation or drain belong to somebody."""
+        if cell.state is MachineState.CREATING:
+            _put(self.ownerless, cell, self.stock(cell), self._is_ownerless(cell))
+        elif cell.state is MachineState.DRAINING:
+            _put(self.unstamped_drains, cell, self.stock(cell), self._is_unstamped(cell))
+
+    def owns(self, row: Row, cell: Cell) -> bool:
         """Whether the machines were bought for this Need."""
-        binding = stock.cell.binding
-        unbound = stock.cell.state in (MachineState.CREATING, MachineState.IDLE)
+        binding = cell.binding
+        unbound = cell.state in (MachineState.CREATING, MachineState.IDLE)
         cluster = binding.target_cluster if unbound else binding.cluster
         return cluster == row.demand.need.cluster_id and binding.identity in row.demand.identities
 
-    def foreign(self, row: Row, stock: Stock) -> bool:
-        """Whether bound machines of the Need's cluster were bought for another Need of its demand."""
-        identity = stock.cell.binding.identity
-        return (
-            identity not in row.demand.identities and identity in self._identities[row.demand.need.cluster_id]
-        )
+    def own_cells(self, row: Row, state: MachineState) -> Iterator[Cell]:
+        """The cells of a state that were bought for a Need and suit it."""
+        owned = self.inventory.owned(row.demand.need.cluster_id, state)
+        for identity in row.demand.identities:
+            for cell in owned.get(identity, {}).values():
+                if row.fit.suits(cell.machine_class):
+                    yield cell
 
-    def creditable(self, row: Row) -> tuple[list[list[Stock]], list[list[Stock]]]:
-        """What counts for a Need without being bought, in visiting order: first what nobody else of its
-        cluster was given, then what is foreign."""
-        need = row.demand.need
-        usual: list[list[Stock]] = []
-        foreign: list[list[Stock]] = []
-        for state in (MachineState.CONFIGURED, MachineState.CONFIGURING):
-            bound = self.suitable(need, self.cluster_stocks(need.cluster_id, state))
-            for group in in_order(bound, keep_order):
-                # The partition is stable, so each side keeps the order of the whole.
-                theirs = [stock for stock in group if self.foreign(row, stock)]
-                ours = [stock for stock in group if stock not in theirs]
-                usual += [ours] if ours else []
-                foreign += [theirs] if theirs else []
-        own = [s for s in self.suitable_in(need, MachineState.CREATING) if self.owns(row, s)]
-        ownerless = self.suitable(need, self._ownerless)
-        usual += [group for group in (own, ownerless) if group]
-        return usual, foreign
+    def drains_for(self, row: Row) -> list[Stock]:
+        """Draining machines stamped for this Need."""
+        cluster = row.demand.need.cluster_id
+        return [
+            self.stock(cell)
+            for identity in row.demand.identities
+            for cell in self.inventory.stamped(cluster, identity)
+            if cell.state is MachineState.DRAINING
+        ]
+
+    # What can be had
 
     def own_idle(self, row: Row, domain_key: str | None) -> list[Stock]:
         """The Need's own Idle machines that it may take, of a gang those in its domain."""
         if row.parked:
             return []
         return [
-            stock for stock in self.candidates(row, MachineState.IDLE, domain_key) if self.owns(row, stock)
+            self.stock(cell)
+            for cell in self.own_cells(row, MachineState.IDLE)
+            if _available(row, cell, Call.CONFIGURE, domain_key)
         ]
 
-    def candidates(self, row: Row, state: MachineState, domain_key: str | None) -> list[Stock]:
-        """Idle or Speculative machines that suit and are not held off, of a gang those in its domain."""
+    def candidates(self, row: Row, state: MachineState) -> Iterator[Stock]:
+        """Idle or Speculative machines that suit and are not held off, in any domain."""
         call = Call.CONFIGURE if state is MachineState.IDLE else Call.CREATE
-        return [
-            stock
-            for stock in self.suitable_in(row.demand.need, state)
-            if not stock.cell.key.held_off & call
-            and (domain_key is None or stock.cell.machine_class.lookup(domain_key) == row.domain)
-        ]
+        for pool in row.fit.pools(state):
+            for cell in pool.cells.values():
+                if not (cell.held_off and cell.held_off & call):
+                    yield self.stock(cell)
 
-    def passes(self, row: Row, domain_key: str | None) -> Iterator[list[list[Stock]]]:
+    def passes(self, row: Row, domain_key: str | None) -> Iterator[Iterator[list[Stock]]]:
         """The four passes of acquisition (engine.md §10.4), each as groups in candidate order."""
-        need = row.demand.need
-        bound = penalty.bound_dollars(need.profile.interruption_bucket)
-        idle = self.candidates(row, MachineState.IDLE, domain_key)
-        speculative = self.candidates(row, MachineState.SPECULATIVE, domain_key)
-        own = [stock for stock in idle if self.owns(row, stock)]
-        others = [stock for stock in idle if stock not in own]
+        yield self._first_pass(row, domain_key)
+        yield self._groups(row, MachineState.SPECULATIVE, domain_key, affordable=True)
+        yield self._groups(row, MachineState.IDLE, domain_key, affordable=False)
+        yield self._groups(row, MachineState.SPECULATIVE, domain_key, affordable=False)
 
-        def ordered(stocks: Iterable[Stock]) -> list[list[Stock]]:
-            return list(in_order(stocks, lambda stock: candidate_key(stock, bound)))
+    def _first_pass(self, row: Row, domain_key: str | None) -> Iterator[list[Stock]]:
+        yield from in_order(self.own_idle(row, domain_key), lambda stock: candidate_key(row, stock))
+        yield from self._groups(row, MachineState.IDLE, domain_key, affordable=True)
 
-        def affordable(stock: Stock) -> bool:
-            return cost(stock, bound) < math.inf
+    def _groups(
+        self, row: Row, state: MachineState, domain_key: str | None, *, affordable: bool
+    ) -> Iterator[list[Stock]]:
+        """Machines of a state that are not the Need's own: cost, then the value to the last tenant (zero
+        for Speculative ones)."""
+        idle = state is MachineState.IDLE
+        call = Call.CONFIGURE if idle else Call.CREATE
+        for (cost, _), pools in row.fit.pools(state).priced():
+            if (cost < math.inf) is not affordable:
+                continue
+            found = [
+                self.stock(cell)
+                for pool in pools
+                if domain_key is None or pool.machine_class.lookup(domain_key) == row.domain
+                for cell in pool.cells.values()
+                if not (cell.held_off and cell.held_off & call) and not (idle and self.owns(row, cell))
+            ]
+            if idle and len(found) > 1:
+                yield from in_order(found, _last_value)
+            elif found:
+                yield found
 
-        yield ordered(own) + ordered(s for s in others if affordable(s))
-        yield ordered(s for s in speculative if affordable(s))
-        yield ordered(s for s in others if not affordable(s))
-        yield ordered(s for s in speculative if not affordable(s))
-
-    def drains_for(self, row: Row) -> list[Stock]:
-        """Draining machines stamped for this Need."""
-        return [
-            stock
-            for stock in self.stocks(MachineState.DRAINING)
-            if (stamp := stock.cell.key.preempted_for) is not None
-            and stamp.cluster == row.demand.need.cluster_id
-            and (stamp.need_fingerprint, stamp.group) in row.demand.identities
-        ]
-
-    @property
-    def unstamped_drains(self) -> list[Stock]:
-        """Draining machines stamped for nobody who is still there."""
-        return self._unstamped_drains
-
-    def _of(self, cells: Iterable[Cell]) -> list[Stock]:
-        found = []
-        for cell in cells:
-            stock = self._stocks.get(cell)
-            if stock is None:
-                stock = self._stocks[cell] = Stock(cell, cell.ids)
-            found.append(stock)
-        return found
-
-    def _is_ownerless(self, stock: Stock) -> bool:
-        binding = stock.cell.binding
+    def _is_ownerless(self, cell: Cell) -> bool:
+        binding = cell.binding
         if not binding.fingerprint:
-            return not stock.cell.key.seen_start
+            return not cell.key.seen_start
         return self._nobody(binding.target_cluster, binding.identity)
 
-    def _is_unstamped(self, stock: Stock) -> bool:
-        stamp = stock.cell.key.preempted_for
+    def _is_unstamped(self, cell: Cell) -> bool:
+        stamp = cell.key.preempted_for
         return stamp is None or self._nobody(stamp.cluster, (stamp.need_fingerprint, stamp.group))
 
-    def _nobody(self, cluster: str, identity: tuple[str, str]) -> bool:
+    def _nobody(self, cluster: str, identity: Identity) -> bool:
         """Whether a cluster that has reported has no Need of this identity."""
         return cluster in self.reported and identity not in self._identities.get(cluster, ())
 
@@ -173,18 +168,28 @@ def keep_order(stock: Stock) -> tuple[float, float]:
     return (cell.machine_class.offer.price_per_hour, -cell.binding.reclamation_penalty)
 
 
-def cost(stock: Stock, interruption_bound: float) -> float:
-    """Effective cost per hour for a Need with this interruption penalty."""
-    offer = stock.cell.machine_class.offer
-    return effective_cost(offer.price_per_hour, offer.interruption_probability, interruption_bound)
+def candidate_key(row: Row, stock: Stock) -> tuple[CostKey, float]:
+    """Order of candidates: cost, then the value to the last tenant."""
+    return (row.fit.cost_key(stock.cell.machine_class), stock.cell.key.last_reclamation_value)
 
 
-def head_key(stock: Stock, interruption_bound: float) -> tuple[float, float]:
-    """Cost for comparing; where both are infinite, the price decides."""
-    value = cost(stock, interruption_bound)
-    return (value, stock.cell.machine_class.offer.price_per_hour if value == math.inf else 0.0)
+def _available(row: Row, cell: Cell, call: Call, domain_key: str | None) -> bool:
+    return not (cell.held_off and cell.held_off & call) and (
+        domain_key is None or cell.machine_class.lookup(domain_key) == row.domain
+    )
 
 
-def candidate_key(stock: Stock, interruption_bound: float) -> tuple[Any, ...]:
-    """Order of candidates: cost, then the value to the last tenant (zero for Speculative ones)."""
-    return (*head_key(stock, interruption_bound), stock.cell.key.last_reclamation_value)
+def _last_value(stock: Stock) -> float:
+    return stock.cell.key.last_reclamation_value
+
+
+def _put(where: dict[Any, Any], key: object, value: object, present: bool) -> None:
+    if present:
+        where[key] = value
+    else:
+        where.pop(key, None)
+
+
+def suitable(row: Row, stocks: Iterable[Stock]) -> list[Stock]:
+    """Those that suit."""
+    return [stock for stock in stocks if row.fit.suits(stock.cell.machine_class)]

@@ -3,9 +3,8 @@
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
-from bigfleet.engine.stock import Stock
-from bigfleet.engine.supply import Supply
-from bigfleet_base.model import MachineState, Need, Profile, ResourceVector
+from bigfleet.engine.matching import Fit, Matcher
+from bigfleet_base.model import MachineState, Profile, ResourceVector
 
 WantedKey = tuple[str, ResourceVector]
 """(fingerprint, unit)."""
@@ -35,31 +34,26 @@ class Available:
     """Whether a machine that serves a lower priority would do."""
 
 
-def survey(supply: Supply, wanted: Iterable[Wanted]) -> Generator[int, None, dict[WantedKey, Available]]:
+def survey(matcher: Matcher, wanted: Iterable[Wanted]) -> Generator[int, None, dict[WantedKey, Available]]:
     """Look at the fleet as the cycle saw it."""
     found: dict[WantedKey, Available] = {}
     for want in wanted:
         yield 1
         if want.key not in found:
-            found[want.key] = _available(supply, want)
+            found[want.key] = _available(matcher.fit(want.profile, want.unit))
     return found
 
 
-def _available(supply: Supply, want: Wanted) -> Available:
-    need = Need("", want.profile, want.unit, want.unit)
-    idle = supply.suitable_in(need, MachineState.IDLE)
-    speculative = supply.suitable_in(need, MachineState.SPECULATIVE)
-    prices = [stock.cell.machine_class.offer.price_per_hour for stock in (*idle, *speculative)]
+def _available(fit: Fit) -> Available:
+    idle, speculative = fit.pools(MachineState.IDLE), fit.pools(MachineState.SPECULATIVE)
+    prices = [pool.machine_class.offer.price_per_hour for pool in (*idle, *speculative)]
     return Available(
-        _count(idle),
-        _count(speculative),
+        idle.count(),
+        speculative.count(),
         min(prices, default=0.0),
         any(
-            stock.cell.binding.priority < want.profile.priority
-            for stock in supply.suitable_in(need, MachineState.CONFIGURED)
+            cell.binding.priority < fit.profile.priority
+            for pool in fit.pools(MachineState.CONFIGURED)
+            for cell in pool.cells.values()
         ),
     )
-
-
-def _count(stocks: Iterable[Stock]) -> int:
-    return sum(len(stock.ids) for stock in stocks)

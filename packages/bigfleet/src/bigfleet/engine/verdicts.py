@@ -1,6 +1,6 @@
 """One verdict per Need: what it got, and if not enough, why (engine.md §15)."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -9,7 +9,6 @@ from bigfleet.engine.normalise import Demand
 from bigfleet.engine.options import SUPPLY_CAP
 from bigfleet.engine.preempt import Resolution
 from bigfleet.engine.stock import DomainCoverage, Row
-from bigfleet.engine.supply import Supply
 from bigfleet_base.model import EMPTY, MachineState, Need, ResourceVector
 
 AgeKey = tuple[str, str, str, ResourceVector | None]
@@ -29,6 +28,7 @@ class UnmetReason(StrEnum):
     PRIORITY_STARVED = "priority_starved"
 
 
+_COUNTED: Final = (MachineState.IDLE, MachineState.SPECULATIVE, MachineState.CONFIGURED)
 _FINER: Final = frozenset(
     {UnmetReason.PREEMPTION_PENDING, UnmetReason.SPREAD_UNSATISFIABLE, UnmetReason.INSUFFICIENT_SUPPLY}
 )
@@ -80,7 +80,7 @@ class Verdict:
     resolution: Resolution | None
     """Of unmet Needs only: what Phase 2 found."""
     candidates: tuple[DomainCoverage, ...]
-    """Of a gang: its best domains."""
+    """Of an unmet gang: its best domains."""
 
     @property
     def need(self) -> Need:
@@ -92,10 +92,12 @@ def age_key(row: Row) -> AgeKey:
     return (*row.demand.need.key, row.demand.members)
 
 
-def aged(ages: Mapping[AgeKey, int], rows: list[Row], tick: bool) -> Generator[int, None, dict[AgeKey, int]]:
+def aged(
+    ages: Mapping[AgeKey, int], unmet: Iterable[Row], tick: bool
+) -> Generator[int, None, dict[AgeKey, int]]:
     """How long each unmet Need has been unmet; satisfied and vanished ones are forgotten."""
     grown = {}
-    for row in rows:
+    for row in unmet:
         yield 1
         if not row.remaining.is_zero():
             before = ages.get(age_key(row))
@@ -107,13 +109,12 @@ def judge(
     row: Row,
     age: int,
     parked_age: int,
-    supply: Supply,
     resolution: Resolution | None,
     blocked: frozenset[tuple[str, str]],
 ) -> Verdict:
     """Put together what the phases know of a Need."""
     counts = _sources(row, resolution)
-    reason = UnmetReason.NONE if resolution is None else _reason(row, supply, resolution)
+    reason = UnmetReason.NONE if resolution is None else _reason(row, resolution)
     if resolution is not None:
         outcome = "unsatisfied"
     elif counts.speculative:
@@ -124,7 +125,7 @@ def judge(
         demand=row.demand,
         satisfied=resolution is None,
         deficit=row.remaining,
-        claimed=sum(len(span) for span in row.claims),
+        claimed=sum(len(claim) for claim in row.claims),
         sources=counts,
         same_domain=row.domain,
         same_satisfiable=row.satisfiable,
@@ -133,13 +134,13 @@ def judge(
         reason=reason,
         detail=_detail(row, reason, blocked),
         outcome=outcome,
-        supply=None if resolution is None else _matching_supply(row, supply),
+        supply=None if resolution is None else _matching_supply(row),
         resolution=resolution,
-        candidates=tuple(row.candidates),
+        candidates=() if resolution is None else tuple(row.candidates),
     )
 
 
-def _reason(row: Row, supply: Supply, resolution: Resolution) -> UnmetReason:
+def _reason(row: Row, resolution: Resolution) -> UnmetReason:
     """The first that applies."""
     if resolution.deficit.is_zero():
         return UnmetReason.PREEMPTION_PENDING
@@ -148,24 +149,21 @@ def _reason(row: Row, supply: Supply, resolution: Resolution) -> UnmetReason:
         not row.satisfiable or need.acquisition_parked or row.domain is None
     ):
         return UnmetReason.TOPOLOGY_UNSATISFIABLE
-    matching = [
-        stock
-        for state in (MachineState.IDLE, MachineState.SPECULATIVE, MachineState.CONFIGURED)
-        for stock in supply.suitable_in(need, state)
-    ]
-    if not row.claims and not matching and not resolution.counted:
+    claims = list(row.claims)
+    matching = [pool for state in _COUNTED for pool in row.fit.pools(state)]
+    if not claims and not matching and not resolution.counted:
         return UnmetReason.NO_MATCHING_SUPPLY
     if resolution.preempted:
         return UnmetReason.PREEMPTION_EXHAUSTED
     if row.spread_stopped:
         return UnmetReason.SPREAD_UNSATISFIABLE
     total = EMPTY
-    for stock in matching:
-        total = total + stock.cell.alloc * len(stock.ids)
-    for span in row.claims:
+    for pool in matching:
+        total = total + pool.machine_class.alloc * pool.count
+    for claim in claims:
         # Claims in the three states are in the sum already.
-        if span.stock not in matching:
-            total = total + span.stock.cell.alloc * len(span)
+        if claim.stock.cell.state not in _COUNTED:
+            total = total + claim.stock.cell.alloc * len(claim)
     if not total.covers(need.aggregate):
         return UnmetReason.INSUFFICIENT_SUPPLY
     return UnmetReason.PRIORITY_STARVED
@@ -180,19 +178,16 @@ def _detail(row: Row, reason: UnmetReason, blocked: frozenset[tuple[str, str]]) 
     return reason.value if reason in _FINER else ""
 
 
-def _matching_supply(row: Row, supply: Supply) -> MatchingSupply:
-    counts = [
-        sum(len(stock.ids) for stock in supply.suitable_in(row.demand.need, state))
-        for state in (MachineState.IDLE, MachineState.SPECULATIVE, MachineState.CONFIGURED)
-    ]
+def _matching_supply(row: Row) -> MatchingSupply:
+    counts = [row.fit.pools(state).count() for state in _COUNTED]
     idle, speculative, configured = (min(count, SUPPLY_CAP) for count in counts)
     return MatchingSupply(idle, speculative, configured, any(count > SUPPLY_CAP for count in counts))
 
 
 def _sources(row: Row, resolution: Resolution | None) -> ClaimSources:
     counts = dict.fromkeys(MachineState, 0)
-    for span in row.claims:
-        counts[span.stock.cell.state] += len(span)
+    for claim in row.claims:
+        counts[claim.stock.cell.state] += len(claim)
     return ClaimSources(
         bound=counts[MachineState.CONFIGURED],
         in_flight=counts[MachineState.CONFIGURING] + counts[MachineState.CREATING],

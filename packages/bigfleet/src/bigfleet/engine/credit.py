@@ -1,0 +1,376 @@
+"""What each Need holds already, kept from cycle to cycle (engine.md §10.2).
+
+Needs are credited in the order of their ranks, each with what those before it left. What a Need comes to hold
+depends on few cells, so that a change need only be followed where it leads: a Need is looked at again when it
+is new, when a cell it looked into has changed, or when an earlier Need has left it more or less. Whoever is
+looked at again is looked at in its turn, and only later ones can be touched by what it does then; so one walk
+over a queue ordered by rank is enough, and a walk over all Needs comes to the same claims.
+"""
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from enum import IntEnum
+from typing import Final
+
+from bigfleet.engine.cells import Cell, CellKey
+from bigfleet.engine.domains import Gangs
+from bigfleet.engine.inventory import Identity
+from bigfleet.engine.stock import Claim, Rank, Row, Stock, choose_alike, in_order
+from bigfleet.engine.supply import Supply, keep_order
+from bigfleet.engine.victims import VictimOrder
+from bigfleet_base.model import EMPTY, MachineState, ResourceVector
+
+BOUND: Final = (MachineState.CONFIGURED, MachineState.CONFIGURING)
+_ANY: Final = "*"
+"""Stands for every instance type."""
+_VISITED: Final = {state: place for place, state in enumerate(BOUND)}
+
+
+class Reach(IntEnum):
+    """How far a Need looked, and so what may change what it holds."""
+
+    OWN = 0
+    """Its own machines and those of its cluster that are nobody's."""
+    OWNERLESS = 1
+    """Machines in creation that are nobody's."""
+    CLUSTER = 2
+    """All that its cluster has."""
+    FLEET = 3
+    """All there is: looked at again whenever anything has changed."""
+
+
+class Credit:
+    """The claims of all Needs on what they hold, and the queue of those to look at again."""
+
+    def __init__(self, supply: Supply) -> None:
+        self.supply = supply
+        self.short: dict[Row, None] = {}
+        """Needs that lack something."""
+        self.loose: dict[Stock, None] = {}
+        """Configured machines that nobody claims are in these."""
+        self.looked_at: list[Row] = []
+        """Whom the last walk came to."""
+        self._rows: defaultdict[str, dict[Row, None]] = defaultdict(dict)
+        self._named: defaultdict[tuple[str, Identity], dict[Row, None]] = defaultdict(dict)
+        self._wide: defaultdict[tuple[str, str], dict[Row, None]] = defaultdict(dict)
+        """By cluster and instance type, those who looked at all it has."""
+        self._far: dict[Row, None] = {}
+        """Those who looked at machines that are nobody's."""
+        self._everywhere: dict[Row, None] = {}
+        self._queue: list[tuple[Rank, int, Row]] = []
+        self._numbers = itertools.count()
+        self._queued: set[Row] = set()
+        self._unsettled: dict[Stock, None] = {}
+        self._nobodys: dict[tuple[str, MachineState], list[Identity]] = {}
+        self._gangs = Gangs(supply)
+        self._fresh = True
+        """Whether the first walk is still to be finished: everybody is in the queue."""
+
+    # What changed
+
+    def exchange(self, gone: Iterable[Row], come: Iterable[Row]) -> Generator[int, None, None]:
+        """Needs go, others come."""
+        renamed: dict[tuple[str, Identity], None] = {}
+        # New names first: one that only passes from Need to Need was never nobody's.
+        for row in come:
+            cluster = row.demand.need.cluster_id
+            self._rows[cluster][row] = None
+            for identity in row.demand.identities:
+                self._named[cluster, identity][row] = None
+                if self.supply.enter(cluster, identity):
+                    renamed[cluster, identity] = None
+            self._look_at(row)
+            yield 1
+        for row in gone:
+            self._withdraw(row)
+            for claim in row.held:
+                self._changed(claim.stock, row.rank)
+            cluster = row.demand.need.cluster_id
+            _discard(self._rows, cluster, row)
+            for identity in row.demand.identities:
+                _discard(self._named, (cluster, identity), row)
+                if self.supply.leave(cluster, identity):
+                    renamed[cluster, identity] = None
+            self.short.pop(row, None)
+            self._queued.discard(row)
+            yield 1
+        for cluster, identity in renamed:
+            self._renamed(cluster, identity)
+
+    def touch(self, cell: Cell) -> None:
+        """A cell got or lost machines."""
+        stock = self.supply.stock(cell)
+        self._changed(stock, None)
+        self.supply.settle(cell)
+        if self._fresh:
+            return
+        cluster, identity = cell.binding.cluster, cell.binding.identity
+        if cell.state in BOUND:
+            self._nobodys.pop((cluster, cell.state), None)
+            owners = self._named.get((cluster, identity))
+            for row in self._rows.get(cluster, ()) if owners is None else owners:
+                if row.fit.suits(cell.machine_class):
+                    self._look_at(row)
+        elif cell.state in (MachineState.CREATING, MachineState.IDLE):
+            for row in self._named.get((cell.binding.target_cluster, identity), ()):
+                if cell.state is MachineState.CREATING or row.reach >= Reach.CLUSTER:
+                    self._look_at(row)
+        if not cell.ids:
+            self.supply.forget(cell)
+            self._unsettled.pop(stock, None)
+            self.loose.pop(stock, None)
+
+    def walk(self, order: VictimOrder, now: int) -> Generator[int, None, None]:
+        """Look again at whom it may concern."""
+        self.looked_at.clear()
+        for row in self._everywhere:
+            self._look_at(row)
+        self._gangs.begin(order, now)
+        while self._queue:
+            _, _, row = heapq.heappop(self._queue)
+            if row in self._queued:
+                self._queued.discard(row)
+                self._credit(row)
+                self.looked_at.append(row)
+                yield 1
+        for stock in self._unsettled:
+            if stock.left and stock.cell.ids:
+                self.loose[stock] = None
+            else:
+                self.loose.pop(stock, None)
+        self._unsettled.clear()
+        self._fresh = False
+
+    def _renamed(self, cluster: str, identity: Identity) -> None:
+        """Machines of this name belong to somebody now, or to nobody any more."""
+        if self._fresh:
+            return
+        inventory = self.supply.inventory
+        for state in BOUND:
+            if identity in inventory.owned(cluster, state):
+                self._nobodys.pop((cluster, state), None)
+                for row in self._rows.get(cluster, ()):
+                    self._look_at(row)
+        affected = [
+            *inventory.owned(cluster, MachineState.CREATING).get(identity, {}).values(),
+            *inventory.stamped(cluster, identity),
+        ]
+        for cell in affected:
+            self.supply.settle(cell)
+            for row in self._far:
+                self._look_at(row)
+
+    def _changed(self, stock: Stock, after: Rank | None) -> None:
+        """Those whose turn comes later find something else in a stock than before."""
+        cell = stock.cell
+        if cell.state is MachineState.CONFIGURED:
+            self._unsettled[stock] = None
+        if self._fresh:
+            # Everybody's turn is still to come.
+            return
+        for claim in stock.claims:
+            if after is None or claim.row.rank > after:
+                self._look_at(claim.row)
+        for row in stock.readers:
+            if after is None or row.rank > after:
+                self._look_at(row)
+        interested: list[Row] = []
+        if cell.state is MachineState.CREATING:
+            interested += self._far
+        elif cell.state in BOUND:
+            for name in (cell.machine_class.offer.instance_type, _ANY):
+                interested += self._wide.get((cell.binding.cluster, name), ())
+        for row in interested:
+            if (
+                (after is None or row.rank > after)
+                and not self._stopped_before(row, stock)
+                and row.fit.suits(cell.machine_class)
+            ):
+                self._look_at(row)
+
+    def _stopped_before(self, row: Row, stock: Stock) -> bool:
+        """Whether a Need that looked at what others were given had enough before it came there."""
+        if row.stopped is None or stock.cell.state is MachineState.CREATING:
+            return False
+        return row.stopped < (_VISITED[stock.cell.state], keep_order(stock))
+
+    def _look_at(self, row: Row) -> None:
+        if row not in self._queued:
+            self._queued.add(row)
+            heapq.heappush(self._queue, (row.rank, next(self._numbers), row))
+
+    # A Need's turn
+
+    def _credit(self, row: Row) -> None:
+        before = {claim.stock: claim.end for claim in row.held}
+        self._withdraw(row)
+        row.held, row.visited, row.stopped = [], [], None
+        if row.demand.need.profile.same is None:
+            row.lacking, reach = self._plain(row)
+        else:
+            row.lacking, far = self._gangs.place(row, self)
+            reach = Reach.FLEET if far else Reach.CLUSTER
+        self._file(row, reach)
+        for claim in row.held:
+            if before.pop(claim.stock, None) != claim.end:
+                self._changed(claim.stock, row.rank)
+        for stock in before:
+            self._changed(stock, row.rank)
+
+    def _withdraw(self, row: Row) -> None:
+        for claim in row.held:
+            claim.stock.claims.remove(claim)
+        for stock in row.visited:
+            stock.readers.discard(row)
+        if row.reach >= Reach.OWNERLESS:
+            self._far.pop(row, None)
+        if row.reach >= Reach.CLUSTER:
+            for name in row.fit.instance_types or (_ANY,):
+                _discard(self._wide, (row.demand.need.cluster_id, name), row)
+        if row.reach >= Reach.FLEET:
+            self._everywhere.pop(row, None)
+        row.reach = Reach.OWN
+
+    def _file(self, row: Row, reach: Reach) -> None:
+        row.reach = reach
+        row.remaining, row.spread_stopped = row.lacking, False
+        if reach >= Reach.OWNERLESS:
+            self._far[row] = None
+        if reach >= Reach.CLUSTER:
+            for name in row.fit.instance_types or (_ANY,):
+                self._wide[row.demand.need.cluster_id, name][row] = None
+        if reach >= Reach.FLEET:
+            self._everywhere[row] = None
+        if row.lacking.is_zero():
+            self.short.pop(row, None)
+        else:
+            self.short[row] = None
+
+    def _plain(self, row: Row) -> tuple[ResourceVector, Reach]:
+        """Claim what already counts for a plain Need; what was bought for others only if it is still
+        wanted."""
+        lacking = row.demand.need.aggregate
+        for state in BOUND:
+            for group in in_order(self.usual(row, state), keep_order):
+                lacking = self.take(row, group, lacking)
+                if lacking.is_zero():
+                    return lacking, Reach.OWN
+        own = self.own_creating(row)
+        if own:
+            lacking = self.take(row, own, lacking)
+        if lacking.is_zero():
+            return lacking, Reach.OWN
+        ownerless = self.ownerless(row)
+        if ownerless:
+            lacking = self.take(row, ownerless, lacking)
+        if lacking.is_zero():
+            return lacking, Reach.OWNERLESS
+        aside = EMPTY
+        for stock in self.supply.own_idle(row, None):
+            aside = aside + stock.cell.alloc * len(stock.cell.ids)
+        for state in BOUND:
+            for group in in_order(self.foreign(row, state), keep_order):
+                lacking = self.take(row, group, lacking, aside)
+                if lacking.is_zero():
+                    row.stopped = (_VISITED[state], keep_order(group[0]))
+                    return lacking, Reach.CLUSTER
+        return lacking, Reach.CLUSTER
+
+    # What a Need may claim, for gangs as well
+
+    def usual(self, row: Row, state: MachineState) -> list[Stock]:
+        """What its cluster has that is its own or nobody's, as far as it suits."""
+        cluster = row.demand.need.cluster_id
+        owned = self.supply.inventory.owned(cluster, state)
+        if not owned:
+            return []
+        suits, stock = row.fit.suits, self.supply.stock
+        found = []
+        for identity in (*row.demand.identities, *self._of_nobody(cluster, state, owned.keys())):
+            cells = owned.get(identity)
+            if cells:
+                found += [stock(cell) for cell in cells.values() if suits(cell.machine_class)]
+        return found
+
+    def foreign(self, row: Row, state: MachineState) -> list[Stock]:
+        """What is left of what its cluster has that was bought for another of its Needs, as far as it
+        suits."""
+        cluster, own, rank = row.demand.need.cluster_id, row.demand.identities, row.rank
+        known = self.supply.identities(cluster)
+        stock = self.supply.stock
+        found = []
+        for cells in self._suiting(row, state):
+            for cell in cells.values():
+                identity = cell.binding.identity
+                if identity in known and identity not in own:
+                    theirs = stock(cell)
+                    if theirs.before(rank) < len(cell.ids):
+                        found.append(theirs)
+        return found
+
+    def _suiting(self, row: Row, state: MachineState) -> Iterator[Mapping[CellKey, Cell]]:
+        """What its cluster has that suits, by class."""
+        classes = self.supply.inventory.cluster_classes(row.demand.need.cluster_id, state)
+        suited = row.fit.pools(state)
+        if len(classes) <= len(suited):
+            suits = row.fit.suits
+            yield from (cells for machine_class, cells in classes.items() if suits(machine_class))
+        else:
+            for pool in suited:
+                cells = classes.get(pool.machine_class)
+                if cells:
+                    yield cells
+
+    def own_creating(self, row: Row) -> list[Stock]:
+        """Machines in creation that were bought for it."""
+        return [self.supply.stock(cell) for cell in self.supply.own_cells(row, MachineState.CREATING)]
+
+    def ownerless(self, row: Row) -> list[Stock]:
+        """Machines in creation that are nobody's, as far as they suit."""
+        suits = row.fit.suits
+        return [stock for cell, stock in self.supply.ownerless.items() if suits(cell.machine_class)]
+
+    def take(
+        self, row: Row, group: list[Stock], lacking: ResourceVector, aside: ResourceVector = EMPTY
+    ) -> ResourceVector:
+        """Claim machines of one group, whose order ids decide, as far as they add to what is lacking beyond
+        what is set aside; returns what is lacking then."""
+        rank = row.rank
+        wanted = lacking - aside
+        if wanted.is_zero():
+            return lacking
+        for stock, start, count in choose_alike(group, wanted, lambda stock: stock.before(rank)):
+            claim = Claim(stock, start, start + count, row)
+            stock.add(claim)
+            row.held.append(claim)
+            lacking = lacking.less(stock.cell.alloc, count)
+        for stock in group:
+            # Among several, ids decide: what one of them holds is felt in all of them.
+            if len(group) > 1 or stock.before(rank) == len(stock.cell.ids):
+                stock.readers.add(row)
+                row.visited.append(stock)
+        return lacking
+
+    def _of_nobody(
+        self, cluster: str, state: MachineState, present: Collection[Identity]
+    ) -> Iterable[Identity]:
+        known = self._nobodys.get((cluster, state))
+        if known is None:
+            named = self.supply.identities(cluster)
+            known = self._nobodys[cluster, state] = [name for name in present if name not in named]
+        return known
+
+
+def claimed(rows: Iterable[Row]) -> Iterator[Claim]:
+    """All claims."""
+    for row in rows:
+        yield from row.claims
+
+
+def _discard(index: defaultdict, place: object, row: Row) -> None:  # type: ignore[type-arg]  # any index of rows
+    rows = index[place]
+    rows.pop(row, None)
+    if not rows:
+        del index[place]
