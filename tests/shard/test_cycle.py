@@ -1,6 +1,10 @@
 """When cycles run, and what they may start (shard.md §3)."""
 
+import pytest
+
+from bigfleet.engine import cycle as engine_cycle
 from bigfleet.engine.options import Options
+from bigfleet.shard.core.effects import Effect, KeepRecording
 from bigfleet.sim.operator import Habits
 from bigfleet.sim.time import VirtualTime
 from bigfleet_base.model import MachineState
@@ -269,3 +273,23 @@ def test_an_impossible_gang_stops_acquiring_and_resumes_when_a_rack_is_big_enoug
 
     served = [m for m in lab.ids(S.CONFIGURED) if m.startswith("big")]
     assert len(served) == 4
+
+
+def test_a_cycle_that_a_full_pass_contradicts_is_counted_told_and_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Effect] = []
+    lab = Lab(machines(3), trace=lambda _now, _event, effects: seen.extend(effects))
+    lab.operator("c1", need("c1", 1))
+    lab.run(30)
+    assert KeepRecording() not in seen
+    lab.core.engine.full_every = 1
+    monkeypatch.setattr(engine_cycle, "unlike", lambda *_: "action 3: this and that")
+    lab.run(11)
+
+    assert KeepRecording() in seen
+    assert lab.notes.counters[series.FULL_PASS_MISMATCHES.name,] >= 1
+    assert lab.notes.lines("full pass differs from the incremental cycle; its result is used")[0] == {
+        "difference": "action 3: this and that"
+    }
+    assert lab.ids(S.CONFIGURED)

@@ -20,6 +20,8 @@ GOLDEN = {
     "process": (process.SERIES, golden.PROCESS),
 }
 
+OURS = {"bigfleet_shard_full_pass_mismatches_total"}
+"""Beyond the table of the specification: what an engine that decides by changes must be watched by."""
 EVERYTHING = {series.name: series for table, _ in GOLDEN.values() for series in table}
 
 
@@ -60,7 +62,7 @@ def described(series: Series) -> Row:
 def test_catalogue_is_that_of_the_specification(table: str) -> None:
     series, text = GOLDEN[table]
     wanted = {row[0]: row for row in map(parse, filter(None, text.splitlines()))}
-    have = {each.name: described(each) for each in series}
+    have = {each.name: described(each) for each in series if each.name not in OURS}
     assert have.keys() == wanted.keys()
     for name, row in wanted.items():
         assert have[name] == row

@@ -17,7 +17,7 @@ from bigfleet.shard.core.effects import RunCycle
 from bigfleet.shard.core.events import RollupRefused, SessionClosed
 from bigfleet.shard.recording.segments import Batch, Frame, Header, Kind, SegmentReader, batch
 from bigfleet.shard.shell import recorder as recorder_module
-from bigfleet.shard.shell.recorder import CHECKPOINTS_KEPT, SEGMENT_EVENTS, Recorder
+from bigfleet.shard.shell.recorder import CHECKPOINTS_KEPT, SEGMENT_EVENTS, SEGMENTS_KEPT, Recorder
 from bigfleet_base.telemetry import Logs, Metrics, Role
 from tests.support.rules import rule
 
@@ -395,3 +395,45 @@ def test_an_event_that_cannot_be_written_is_counted_and_ends_the_segment(lab: La
     for _ in range(5):
         lab.batch()
     assert len(lab.segments()) == 2
+
+
+def test_what_is_kept_does_not_rotate_away(tmp_path: Path, labs: Labs) -> None:
+    lab = labs(tmp_path / "record", limit=1)
+    lab.start()
+    lab.batch(SEGMENT_EVENTS)
+    lab.recorder.keep()
+    lab.recorder.keep()
+    kept = [path.name for path in lab.folder.glob("kept-*")]
+    first = lab.segments()[-1]
+    for _ in range(20):
+        lab.batch(SEGMENT_EVENTS)
+
+    assert kept == [f"kept-{first.name}"]
+    assert not first.exists()
+    assert read(lab.folder / kept[0])[0] == lab.given[0]
+
+
+def test_no_more_than_a_few_segments_are_kept(tmp_path: Path, labs: Labs) -> None:
+    lab = labs(tmp_path / "record", limit=1)
+    lab.start()
+    for _ in range(10 * SEGMENTS_KEPT):
+        lab.batch(SEGMENT_EVENTS)
+        lab.recorder.keep()
+
+    assert len(list(lab.folder.glob("kept-*"))) == SEGMENTS_KEPT
+
+
+def test_a_segment_that_cannot_be_kept_is_an_error_and_no_more(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    lab.start()
+    lab.batch()
+    monkeypatch.setattr("os.link", refused)
+    lab.recorder.keep()
+    lab.batch()
+
+    assert lab.errors() == 1
+    assert read(lab.segments()[0]) == lab.given

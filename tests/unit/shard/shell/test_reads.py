@@ -25,7 +25,7 @@ def _views(rows: int) -> Views:
     lab.operator("c1", need("c1", 1))
     lab.run(2)
     [verdict] = lab.core.views.verdicts
-    return Views(1, 1, [verdict] * rows, {"c1": [verdict] * rows})
+    return Views(1, 1, [verdict] * rows)
 
 
 @rule("shard.V1")

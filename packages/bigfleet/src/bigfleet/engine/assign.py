@@ -23,8 +23,9 @@ class Acquisition:
     def undo(self) -> None:
         """Forget what was bought last."""
         for row in self._rows:
-            for claim in row.bought:
-                claim.stock.claims.clear()
+            for lot in row.bought:
+                for claim in lot:
+                    claim.stock.claims.clear()
             row.bought = []
 
     def run(self, short: Iterable[Row]) -> Work:
@@ -56,20 +57,23 @@ class Acquisition:
             for group in groups:
                 if row.remaining.is_zero():
                     return
-                for stock, _, count in choose(group, row.remaining, lambda stock: stock.taken):
-                    row.buy(stock, count)
+                row.buy(choose(group, row.remaining, [stock.taken for stock in group]))
 
     def _acquisitions(self, row: Row) -> list[Action]:
         need, fit = row.demand.need, row.fit
         runners_up: dict[MachineState, float | None] = {}
         decided = []
-        for claim in row.bought:
-            cell = claim.stock.cell
+        for lot in row.bought:
+            cell = lot[0].stock.cell
             state = cell.state
             kind, reason = _ACQUIRED[state]
             if state not in runners_up:
                 runners_up[state] = self._cheapest_left(row, state)
+            # Machines of one lot cost the same, or they would not tie.
             cost = fit.cost(cell.machine_class)
+            ids = [machine_id for claim in lot for machine_id in claim.ids]
+            if len(lot) > 1:
+                ids.sort()
             decided += [
                 Action(
                     kind,
@@ -81,7 +85,7 @@ class Acquisition:
                     cost=cost,
                     runner_up_cost=runners_up[state],
                 )
-                for machine_id in claim.ids
+                for machine_id in ids
             ]
         return decided
 

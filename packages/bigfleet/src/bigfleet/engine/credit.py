@@ -17,7 +17,7 @@ from typing import Final
 from bigfleet.engine.cells import Cell, CellKey
 from bigfleet.engine.domains import Gangs
 from bigfleet.engine.inventory import Identity
-from bigfleet.engine.stock import Claim, Rank, Row, Stock, choose_alike, in_order
+from bigfleet.engine.stock import Claim, Rank, Row, Stock, choose, in_order
 from bigfleet.engine.supply import Supply, keep_order
 from bigfleet.engine.victims import VictimOrder
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
@@ -338,17 +338,20 @@ class Credit:
         """Claim machines of one group, whose order ids decide, as far as they add to what is lacking beyond
         what is set aside; returns what is lacking then."""
         rank = row.rank
-        wanted = lacking - aside
+        wanted = lacking - aside if aside else lacking
         if wanted.is_zero():
             return lacking
-        for stock, start, count in choose_alike(group, wanted, lambda stock: stock.before(rank)):
+        used = [stock.before(rank) for stock in group]
+        left = [stock for stock, start in zip(group, used, strict=True) if start < len(stock.cell.ids)]
+        starts = used if len(left) == len(group) else [stock.before(rank) for stock in left]
+        for stock, start, count in choose(left, wanted, starts) if left else ():
             claim = Claim(stock, start, start + count, row)
             stock.add(claim)
             row.held.append(claim)
             lacking = lacking.less(stock.cell.alloc, count)
-        for stock in group:
+        for stock, start in zip(group, used, strict=True):
             # Among several, ids decide: what one of them holds is felt in all of them.
-            if len(group) > 1 or stock.before(rank) == len(stock.cell.ids):
+            if len(group) > 1 or start == len(stock.cell.ids):
                 stock.readers.add(row)
                 row.visited.append(stock)
         return lacking

@@ -18,7 +18,7 @@ from bigfleet.engine.needs import Arrived, NeedsTable
 from bigfleet.engine.normalise import FoldState, GangClass
 from bigfleet.engine.options import DEFAULTS, Options
 from bigfleet.engine.parking import Parking
-from bigfleet.engine.plan import Memory, Outcome, Plan, Situation, unlike
+from bigfleet.engine.plan import Change, Memory, Outcome, Plan, Situation, unlike
 from bigfleet.engine.preempt import Phase2
 from bigfleet.engine.rails import Passed, Rails
 from bigfleet.engine.stock import Row
@@ -46,8 +46,9 @@ class CycleInputs:
     caps, so that what is left out takes nobody's place."""
     free_places: int | None = None
     """Room in the action queue; None: enough."""
-    judged: Callable[[Verdict], None] = lambda _: None
-    """Told of each verdict as it falls."""
+    judging: Callable[[bool], Callable[[Change], None]] = lambda _: lambda _: None
+    """Gives whom to tell of every verdict that changes; asked with True if all that was told before is to be
+    forgotten, because everything is told anew."""
     wanted: Sequence[Wanted] = ()
     """What somebody wants to know the available capacity of."""
 
@@ -70,6 +71,8 @@ class CycleResult:
     holders: "Holders"
     """The base of every answer to why a machine is where it is."""
     available: Mapping[WantedKey, Available]
+    changed: list[Verdict]
+    """The verdicts that are not what they were."""
     mismatch: str | None = None
     """What a cycle that looked at changes alone would have got wrong, in a cycle that looked at everything as
     well; it should never be anything."""
@@ -117,6 +120,8 @@ class Engine:
     full_every: int = 100
     """After so many cycles that looked at changes alone, one looks at everything too and compares."""
     _plan: Plan | None = None
+    _last_plan: Plan | None = None
+    """Whose verdicts were told last."""
     _plan_age: int = 0
     _matcher: Matcher = field(init=False)
     phase: str = ""
@@ -161,6 +166,10 @@ class Engine:
                 result: CycleResult = finished.value
                 return result
 
+    def start_over(self) -> None:
+        """Look at everything in the next cycle."""
+        self._plan = None
+
     def full_pass(self, inputs: CycleInputs) -> Outcome:
         """What a pass over everything comes to now; nothing is remembered of it."""
         self.inventory.ask(self.needs.asked_keys())
@@ -177,16 +186,18 @@ class Engine:
     def _decide(self, inputs: CycleInputs) -> Generator[int | str, None, CycleResult]:
         options, now = inputs.options, inputs.now
         outcome, plan, mismatch = yield from self._plan_for(inputs.told)
+        is_fresh = plan is not self._last_plan
         available = yield from survey(self._matcher, inputs.wanted)
-        for verdict in outcome.verdicts:
-            inputs.judged(verdict)
+        judged = inputs.judging(is_fresh)
+        for change in plan.changed:
+            judged(change)
             yield 1
         shortfalls, worst = yield from report(outcome.parts)
         yield "execute"
 
         # All that is remembered is written here, in one breath: a cycle that is abandoned half-way leaves no
         # trace, and the rails see every change that came in while it ran.
-        self._plan = plan
+        self._plan = self._last_plan = plan
         self.folds, self.ages = outcome.folds, outcome.ages
         self.parking.ages, self.parking.helped = outcome.parked, outcome.helped
         self.ledger.parts = outcome.parts
@@ -208,6 +219,7 @@ class Engine:
             worst,
             Holders(plan.rows, plan.phase2),
             available,
+            [after for _, after in plan.changed if after is not None],
             mismatch,
         )
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from bigfleet.engine.cells import Call
 from bigfleet.engine.options import CANDIDATE_DOMAINS, DEFAULTS
-from bigfleet.engine.stock import DomainCoverage, Row, Span, Stock, choose_alike, in_order
+from bigfleet.engine.stock import DomainCoverage, Row, Span, Stock, choose, in_order
 from bigfleet.engine.supply import Supply, keep_order, suitable
 from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
@@ -238,7 +238,7 @@ class Gangs:
             for group in groups:
                 if residual.is_zero():
                     return residual
-                for stock, _, count in choose_alike(group, residual, lambda stock: stock.promised):
+                for stock, _, count in choose(group, residual, [stock.promised for stock in group]):
                     if not stock.promised:
                         self._promised.append(stock)
                     stock.promised += count

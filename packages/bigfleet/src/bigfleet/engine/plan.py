@@ -26,8 +26,8 @@ from bigfleet.engine.supply import Supply
 from bigfleet.engine.verdicts import AgeKey, Verdict, age_key, aged, judge
 from bigfleet.engine.victims import VictimOrder
 
-Phase = Generator[str | int, None, None]
-"""Work in progress: it yields the rows it has worked on, or the name of the phase that begins."""
+Change = tuple[Verdict | None, Verdict | None]
+"""A verdict before and after; None where the Need was not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,10 @@ class Plan:
         self._credit = Credit(self.supply)
         self._acquisition = Acquisition(self.supply)
         self._at: dict[Place, Row] = {}
+        self.verdicts: list[Verdict] = []
+        """One for every row."""
+        self.changed: list[Change] = []
+        """Verdicts that the last cycle replaced."""
         self._verdicts: dict[Row, Verdict] = {}
         self._found: _Found | None = None
 
@@ -104,6 +108,7 @@ class Plan:
         self, arrived: Arrived, touched: Collection[Cell], memory: Memory, told: Situation
     ) -> Generator[int | str, None, Outcome]:
         """Decide; yields the rows worked on, and the name of each phase as it begins."""
+        self.changed = []
         renewal, folds = yield from self._folding.update(arrived, touched, memory.folds, told.tick)
         stamped = self._stamps.update(renewal, told.blocked, told.without_session)
         found, before = self._found, self._found
@@ -133,7 +138,7 @@ class Plan:
         self._found = found
         return Outcome(
             [*found.acquisitions, *found.phase2.actions, *found.reclaims, *deletes],
-            [self._verdicts[row] for row in self.rows],
+            self.verdicts,
             parts,
             ages,
             folds,
@@ -150,8 +155,7 @@ class Plan:
             come.append(row)
             yield 1
         yield from self._credit.exchange(gone, come)
-        for row in gone:
-            del self._verdicts[row]
+        self.changed += [(self._verdicts.pop(row), None) for row in gone]
         if gone or come:
             self.rows = [self._at[place] for place in sorted(self._at)]
 
@@ -177,22 +181,24 @@ class Plan:
         blocked: frozenset[tuple[str, str]],
     ) -> Generator[int, None, None]:
         """Verdicts for those of whom there is something new to say."""
+        fresh: dict[Row, Verdict] = {}
         if found is before:
             for row in found.unmet:
-                known = self._verdicts[row]
-                self._verdicts[row] = replace(
-                    known, age=ages.get(age_key(row), 0), parked_age=parked.get(row.demand.need.key, 0)
-                )
+                age, parked_age = ages.get(age_key(row), 0), parked.get(row.demand.need.key, 0)
+                fresh[row] = replace(self._verdicts[row], age=age, parked_age=parked_age)
                 yield 1
-            return
-        concerned = dict.fromkeys(self._credit.looked_at)
-        concerned.update(self._credit.short)
-        for row in concerned:
-            if self._at.get(row.demand.place) is row:
+        else:
+            concerned = dict.fromkeys(self._credit.looked_at)
+            concerned.update(self._credit.short)
+            for row in concerned:
                 resolution = found.phase2.resolutions.get(row)
                 age, parked_age = ages.get(age_key(row), 0), parked.get(row.demand.need.key, 0)
-                self._verdicts[row] = judge(row, age, parked_age, resolution, blocked)
-            yield 1
+                fresh[row] = judge(row, age, parked_age, resolution, blocked)
+                yield 1
+        self.changed += [(self._verdicts.get(row), verdict) for row, verdict in fresh.items()]
+        self._verdicts.update(fresh)
+        # A new list each time: whoever has the last one keeps it as it was.
+        self.verdicts = [self._verdicts[row] for row in self.rows]
 
 
 def unlike(one: Outcome, other: Outcome) -> str | None:

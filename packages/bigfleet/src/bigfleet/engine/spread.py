@@ -89,7 +89,7 @@ def _take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterabl
             (not supply.owns(row, heads[value].cell), *cost_key(heads[value].cell.machine_class), value)
             for value in eligible
         )[-1]
-        row.buy(heads[best], 1)
+        row.buy([(heads[best], heads[best].taken, 1)])
         counts.add(heads[best])
 
 

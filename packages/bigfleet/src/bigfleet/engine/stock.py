@@ -7,9 +7,9 @@ the Needs that made them, so that what a Need found when its turn came is the en
 
 import bisect
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from bigfleet.engine.cells import Cell
 from bigfleet.engine.matching import Fit
@@ -98,8 +98,8 @@ class Row:
     """What it lacks in the end."""
     held: list[Claim] = field(default_factory=list)
     """What counts for it without being bought."""
-    bought: list[Claim] = field(default_factory=list)
-    """What this cycle acquires, in the order it was chosen."""
+    bought: list[list[Claim]] = field(default_factory=list)
+    """What this cycle acquires, lot by lot in the order it was chosen; inside a lot ids decide."""
     reach: int = 0
     """How far it looked for what it holds (``credit.Reach``)."""
     visited: list[Stock] = field(default_factory=list)
@@ -130,19 +130,23 @@ class Row:
     def claims(self) -> Iterator[Claim]:
         """All of its machines."""
         yield from self.held
-        yield from self.bought
+        for lot in self.bought:
+            yield from lot
 
-    def buy(self, stock: Stock, count: int) -> None:
-        """Acquire the next machines of a stock."""
-        start = stock.taken
-        last = self.bought[-1] if self.bought else None
-        if last is not None and last.stock is stock and last.end == start:
-            last.end += count
-        else:
+    def buy(self, parts: "list[Part]") -> None:
+        """Acquire the next machines of some stocks that tie."""
+        lot = []
+        for stock, start, count in parts:
             claim = Claim(stock, start, start + count, self)
             stock.claims.append(claim)
-            self.bought.append(claim)
-        self.remaining = self.remaining.less(stock.cell.alloc, count)
+            lot.append(claim)
+            self.remaining = self.remaining.less(stock.cell.alloc, count)
+        if lot:
+            self.bought.append(lot)
+
+
+Part = tuple[Stock, int, int]
+"""Machines of a stock: from which position, and how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,40 +158,85 @@ class DomainCoverage:
     satisfiable: bool
 
 
-def in_order(stocks: Iterable[Stock], key: Callable[[Stock], Any]) -> Iterator[list[Stock]]:
+def in_order(stocks: Collection[Stock], key: Callable[[Stock], Any]) -> Iterable[list[Stock]]:
     """Stocks in groups of equal key, the smallest key first; inside a group ids decide."""
-    keyed = [(key(stock), number, stock) for number, stock in enumerate(stocks)]
-    keyed.sort(key=_first_two)
-    group: list[Stock] = []
-    for position, (this, _, stock) in enumerate(keyed):
-        if position and this != keyed[position - 1][0]:
-            yield group
-            group = []
-        group.append(stock)
-    if group:
-        yield group
+    if len(stocks) <= 1:
+        return [list(stocks)] if stocks else ()
+    groups: dict[Any, list[Stock]] = {}
+    for stock in stocks:
+        groups.setdefault(key(stock), []).append(stock)
+    return [groups[each] for each in sorted(groups)]
 
 
-def choose(
-    group: list[Stock], lacking: ResourceVector, used: Callable[[Stock], int]
-) -> Iterator[tuple[Stock, int, int]]:
-    """What to take of a group whose order ids decide, as (stock, from where, how many), until nothing is
-    lacking, passing over what makes no progress. A stock may come up again, then where it was left."""
+def choose(group: list[Stock], lacking: ResourceVector, used: list[int]) -> list[Part]:
+    """What to take of a group whose order ids decide, until nothing is lacking, passing over what makes no
+    progress; ``used`` says where each stock was left. Each stock comes up once at most."""
     if len(group) == 1:
-        stock = group[0]
-        start = used(stock)
+        stock, start = group[0], used[0]
         count = min(len(stock.cell.ids) - start, lacking.pieces(stock.cell.alloc))
-        if count > 0:
-            yield stock, start, count
-        return
-    heads = []
-    for number, stock in enumerate(group):
-        start = used(stock)
-        if start < len(stock.cell.ids):
-            heads.append((stock.cell.ids[start], number, stock, start))
+        return [(stock, start, count)] if count > 0 else []
+    first = group[0].cell.alloc
+    if all(stock.cell.alloc == first for stock in group):
+        wanted = lacking.pieces(first)
+        return _lowest(group, used, lambda parts: sum(parts) >= wanted, wanted)
+    most = max(lacking.pieces(stock.cell.alloc) for stock in group)
+    if most > _FEW and all(stock.cell.alloc.reaches(lacking) for stock in group):
+        return _lowest(group, used, lambda parts: _cover(group, parts, lacking), most)
+    return _one_by_one(group, lacking, used)
+
+
+_FEW: Final = 8
+"""So few machines are found sooner one by one."""
+
+
+def _lowest(
+    group: list[Stock], used: list[int], enough: Callable[[list[int]], bool], most: int
+) -> list[Part]:
+    """The lowest ids of several stocks, as a prefix of each: as few as are enough, or all of them. Every one
+    of them makes progress, and ``most`` of one stock alone would do."""
+    free = [min(most, len(stock.cell.ids) - start) for stock, start in zip(group, used, strict=True)]
+    if enough(free):
+        ids: list[str] = []
+        for stock, start, count in zip(group, used, free, strict=True):
+            ids += stock.cell.ids[start : start + count]
+        ids.sort()
+
+        def up_to(last: str) -> list[int]:
+            return [
+                bisect.bisect_right(stock.cell.ids, last, start, start + count) - start
+                for stock, start, count in zip(group, used, free, strict=True)
+            ]
+
+        low, high = 0, len(ids)
+        while low < high:
+            middle = (low + high) // 2
+            if middle and enough(up_to(ids[middle - 1])):
+                high = middle
+            else:
+                low = middle + 1
+        free = up_to(ids[low - 1]) if low else [0] * len(group)
+    return [part for part in zip(group, used, free, strict=True) if part[2]]
+
+
+def _cover(group: list[Stock], parts: list[int], lacking: ResourceVector) -> bool:
+    for stock, count in zip(group, parts, strict=True):
+        if count:
+            lacking = lacking.less(stock.cell.alloc, count)
+    return lacking.is_zero()
+
+
+def _one_by_one(group: list[Stock], lacking: ResourceVector, used: list[int]) -> list[Part]:
+    """The same where some of them may make no progress when their turn comes."""
+    taken = [0] * len(group)
+    heads = [
+        (stock.cell.ids[start], number, start)
+        for number, (stock, start) in enumerate(zip(group, used, strict=True))
+        if start < len(stock.cell.ids)
+    ]
     heapq.heapify(heads)
     while heads and not lacking.is_zero():
-        _, number, stock, start = heads[0]
+        _, number, start = heads[0]
+        stock = group[number]
         ids = stock.cell.ids
         count = lacking.pieces(stock.cell.alloc)
         if count == 0:
@@ -197,46 +246,14 @@ def choose(
         end = min(start + count, len(ids))
         if len(heads) > 1:
             end = bisect.bisect_left(ids, min(heads[1:3])[0], start + 1, end)
-        yield stock, start, end - start
+        taken[number] += end - start
         lacking = lacking.less(stock.cell.alloc, end - start)
         if end < len(ids):
-            heapq.heapreplace(heads, (ids[end], number, stock, end))
+            heapq.heapreplace(heads, (ids[end], number, end))
         else:
             heapq.heappop(heads)
-
-
-def choose_alike(
-    group: list[Stock], lacking: ResourceVector, used: Callable[[Stock], int]
-) -> list[tuple[Stock, int, int]]:
-    """``choose`` where nobody minds the order inside the group: each stock comes up once."""
-    if len(group) > 1 and all(stock.cell.alloc == group[0].cell.alloc for stock in group[1:]):
-        return _split(group, lacking.pieces(group[0].cell.alloc), [used(stock) for stock in group])
-    found: dict[Stock, tuple[Stock, int, int]] = {}
-    for stock, start, count in choose(group, lacking, used):
-        first = found.get(stock, (stock, start, 0))
-        found[stock] = (stock, first[1], first[2] + count)
-    return list(found.values())
-
-
-def _split(group: list[Stock], wanted: int, used: list[int]) -> list[tuple[Stock, int, int]]:
-    """The ``wanted`` lowest ids of several stocks, as a prefix of each."""
-    free = [len(stock.cell.ids) - start for stock, start in zip(group, used, strict=True)]
-    if sum(free) > wanted:
-        lowest: list[str] = []
-        for stock, start in zip(group, used, strict=True):
-            lowest += stock.cell.ids[start : start + wanted]
-        lowest.sort()
-        last = lowest[wanted - 1] if wanted else ""
-        free = [
-            bisect.bisect_right(stock.cell.ids, last, start) - start
-            for stock, start in zip(group, used, strict=True)
-        ]
-    return [part for part in zip(group, used, free, strict=True) if part[2]]
+    return [part for part in zip(group, used, taken, strict=True) if part[2]]
 
 
 def _rank(claim: Claim) -> Rank:
     return claim.row.rank
-
-
-def _first_two(keyed: tuple[Any, int, Stock]) -> tuple[Any, int]:
-    return keyed[:2]

@@ -8,6 +8,7 @@ from bigfleet.scale.fleet import CatalogueFleet, Workload
 from bigfleet.scale.minting import cluster_names, mint
 from bigfleet.scale.mix import MixedFleet
 from bigfleet.scale.prices import TIER_PRICES, Listing, PriceBook, Quote
+from bigfleet.scale.rarities import Fleet, WithRarities, hopeless
 
 __all__ = [
     "GPU",
@@ -18,13 +19,16 @@ __all__ = [
     "Archetype",
     "Catalogue",
     "CatalogueFleet",
+    "Fleet",
     "Listing",
     "MixedFleet",
     "PriceBook",
     "Quote",
     "Size",
+    "WithRarities",
     "Workload",
     "cluster_names",
+    "hopeless",
     "mint",
     "resources",
 ]

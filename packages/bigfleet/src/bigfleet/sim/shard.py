@@ -206,6 +206,9 @@ class SimShard:
             case effects.RunCycle():
                 self._begin_cycle()
                 self.time.after(self.cycle_duration, Order.SHARD, self._in_this_life(self._finish_cycle))
+            case effects.KeepRecording():
+                # Here everything is recorded, or nothing.
+                pass
             case effects.WriteLog():
                 notes.log.append(effect)
             case effects.WriteAudit(line):

@@ -37,6 +37,11 @@ CYCLE_TRIGGER = CounterSeries(
     "or an action queue that drained after a drop",
     (Label("cause", ("timer", "rollup", "deferred", "drain")),),
 )
+FULL_PASS_MISMATCHES = CounterSeries(
+    "bigfleet_shard_full_pass_mismatches_total",
+    "Cycles in which a pass over everything came to something else than one over what had changed; never, or "
+    "there is a defect: the log has the first difference, and the recording of it is kept",
+)
 LAST_CYCLE_TIMESTAMP = GaugeSeries(
     "bigfleet_shard_last_cycle_timestamp_seconds", "Unix time at which the last cycle ended"
 )

@@ -13,7 +13,7 @@ from bigfleet.engine.cycle import CycleInputs, CycleResult, Engine
 from bigfleet.shard.core import events
 from bigfleet.shard.core.clock import Clock, ClockState
 from bigfleet.shard.core.context import Cause, Context, Timer, Timers
-from bigfleet.shard.core.effects import Effect, RunCycle
+from bigfleet.shard.core.effects import Effect, KeepRecording, LogLevel, RunCycle
 from bigfleet.shard.core.events import Event
 from bigfleet.shard.core.execute import Executor, ExecutorState
 from bigfleet.shard.core.fleet import Fleet, FleetState
@@ -337,7 +337,7 @@ class ShardCore:
             busy=self.executor.is_busy,
             admit=self.gates.admit,
             free_places=self.executor.free_places(),
-            judged=self.reporter.begin(),
+            judging=self.reporter.judging,
             wanted=self.hints.wanted(),
         )
         self._work = self.engine.cycle(inputs, SLICE_ROWS)
@@ -362,10 +362,18 @@ class ShardCore:
         result = _finish(self._work)
         self.running = self._work = None
         self.decided = result.decided
+        if result.mismatch is not None:
+            self._ctx.count(series.FULL_PASS_MISMATCHES)
+            self._ctx.log(
+                LogLevel.ERROR,
+                "full pass differs from the incremental cycle; its result is used",
+                difference=result.mismatch[:_MOST_TOLD],
+            )
+            self._ctx.emit(KeepRecording())
         self.clock.finished()
         self.hints.tell(result.available)
         self.executor.enqueue(result.passed.actions, dropped=result.passed.dropped)
-        self.ingest.judged(result.verdicts)
+        self.ingest.judged(result.changed)
         self.reporter.cycle(result, deferred=self.gates.take_deferred())
         if result.passed.deferred:
             self._ctx.wake(Cause.DEFERRED)
@@ -402,5 +410,7 @@ def _finish(work: Generator[str, None, CycleResult]) -> CycleResult:
 
 
 _MOST_SHOWN: Final = 1_000
+_MOST_TOLD: Final = 2_000
+"""Characters of a difference that go into the log."""
 SLICE_ROWS: Final = 100
 """Rows between two looks at the clock: a millisecond or two of work, five at worst."""

@@ -127,6 +127,11 @@ class RunCycle:
     """Advance ``ShardCore.running`` to its end, a slice at a time, then say ``CycleFinished``."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeepRecording:
+    """Do not let the recording of what just happened rotate away."""
+
+
 class LogLevel(StrEnum):
     DEBUG = "debug"
     INFO = "info"
@@ -197,6 +202,7 @@ Effect: TypeAlias = (
     | RaiseFloor
     | ListProvider
     | RunCycle
+    | KeepRecording
     | WriteLog
     | WriteAudit
     | Count

@@ -1,8 +1,8 @@
 """What a cycle tells the outside: verdicts, shortfalls, gauges, log lines (shard.md §9, §11, §12, §18)."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,6 +10,7 @@ from bigfleet.engine.actions import Action
 from bigfleet.engine.cycle import CycleResult
 from bigfleet.engine.ledger import PartKey, Shortfall
 from bigfleet.engine.options import SECOND
+from bigfleet.engine.plan import Change
 from bigfleet.engine.verdicts import Verdict
 from bigfleet.shard.core.attribution import attribute
 from bigfleet.shard.core.context import Context, Timer
@@ -32,7 +33,6 @@ class Views:
     cycle: int = 0
     computed_at: int = 0
     verdicts: Sequence[Verdict] = ()
-    by_cluster: Mapping[str, Sequence[Verdict]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -46,24 +46,29 @@ class ReportState:
 
 
 class _Tally:
-    """What is counted of the verdicts as they fall: there may be tens of thousands."""
+    """What is counted of the verdicts, kept up to date as they change: there may be tens of thousands."""
 
     def __init__(self) -> None:
         self.rows: Counter[int] = Counter()
         self.machines: Counter[str] = Counter()
         self.plain = 0
         self.same = 0
-        self.by_cluster: defaultdict[str, list[Verdict]] = defaultdict(list)
 
-    def add(self, verdict: Verdict) -> None:
+    def take(self, change: Change) -> None:
+        before, after = change
+        if before is not None:
+            self._count(before, -1)
+        if after is not None:
+            self._count(after, 1)
+
+    def _count(self, verdict: Verdict, by: int) -> None:
         profile = verdict.need.profile
-        self.rows[profile.interruption_bucket] += 1
-        self.machines[priority_class(profile.priority)] += _machines_implied(verdict)
+        self.rows[profile.interruption_bucket] += by
+        self.machines[priority_class(profile.priority)] += by * _machines_implied(verdict)
         if profile.same is None:
-            self.plain += 1
+            self.plain += by
         else:
-            self.same += 1
-        self.by_cluster[verdict.need.cluster_id].append(verdict)
+            self.same += by
 
 
 class Reporter:
@@ -77,24 +82,27 @@ class Reporter:
         """The report of the last cycle."""
         self._tally = _Tally()
 
-    def begin(self) -> Callable[[Verdict], None]:
-        """A cycle begins; returns what is to be told of its verdicts."""
-        self._tally = _Tally()
-        return self._tally.add
+    def judging(self, afresh: bool) -> Callable[[Change], None]:
+        """Verdicts change; returns what is to be told of each."""
+        if afresh:
+            self._tally = _Tally()
+        return self._tally.take
 
     def cycle(self, result: CycleResult, *, deferred: int) -> None:
         """Publish all that a cycle found out; ``deferred`` actions were left out before the rails."""
         tally = self._tally
-        self.views = Views(self._ctx.cycle, self._ctx.now, result.verdicts, tally.by_cluster)
+        self.views = Views(self._ctx.cycle, self._ctx.now, result.verdicts)
         self.shortfalls = result.report
         self._rails(result)
         if deferred + result.passed.deferred:
             self._ctx.audit("action.deferred", count=deferred + result.passed.deferred)
         self._shortfalls(result)
         self._inventory()
-        self._ctx.show(series.DEMAND_MACHINES, {(bucket_label(b),): n for b, n in tally.rows.items()})
+        self._ctx.show(
+            series.DEMAND_MACHINES, {(bucket_label(b),): n for b, n in sorted(tally.rows.items()) if n}
+        )
         self._ctx.show(series.NEEDS_ROWS, {("plain",): tally.plain, ("same",): tally.same})
-        self._ctx.show(series.DEMAND_UNITS, {(name,): n for name, n in tally.machines.items()})
+        self._ctx.show(series.DEMAND_UNITS, {(name,): n for name, n in sorted(tally.machines.items()) if n})
         self._line(result)
         attribute(self._ctx, result)
 

@@ -18,6 +18,7 @@ from bigfleet.shard.core.effects import (
     EndSession,
     EndStatus,
     GetMachine,
+    KeepRecording,
     ListProvider,
     Mark,
     Observe,
@@ -88,6 +89,7 @@ class Recorder(Protocol):
     """Keeps what the core was told, before anybody sees what came of it."""
 
     def record(self, now: int, events: Sequence[Event], effects: Sequence[Effect]) -> None: ...
+    def keep(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -283,6 +285,9 @@ class Driver:
         match effect:
             case WriteAudit() | RunCycle():
                 pass
+            case KeepRecording():
+                if self._recorder is not None:
+                    self._recorder.keep()
             case SendFrames(session, frames):
                 sessions.send(session, frames)
             case EndSession(session, status, text):

@@ -49,7 +49,9 @@ class Reads:
                 grpc.StatusCode.INVALID_ARGUMENT, f"cluster_id {cluster[:64]!r} is no cluster's"
             )
         views = self._views()
-        verdicts = views.by_cluster.get(cluster, ()) if cluster else views.verdicts
+        verdicts = views.verdicts
+        if cluster:
+            verdicts = [verdict for verdict in verdicts if verdict.need.cluster_id == cluster]
         yield encode_header(views.cycle, views.computed_at, len(verdicts))
         for place, verdict in enumerate(verdicts[:limit] if limit else verdicts, start=1):
             yield encode_view(_view(verdict))

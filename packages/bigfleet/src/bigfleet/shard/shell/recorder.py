@@ -29,6 +29,8 @@ from bigfleet_base.telemetry.catalogue import shard as series
 SEGMENT_EVENTS: Final = 16 << 20
 """Bytes of events after which a segment ends, unless its checkpoint is larger."""
 CHECKPOINTS_KEPT: Final = 3
+SEGMENTS_KEPT: Final = 3
+"""Segments that do not rotate; the first ones, for they tell how it began."""
 RETRY_NS: Final = MINUTE
 
 
@@ -88,6 +90,19 @@ class Recorder:
         self._write(now, events, effects)
         if not self._advance():
             self._take_if_wanted(now)
+
+    def keep(self) -> None:
+        """Keep what is recorded of late under a name of its own, which does not rotate."""
+        segment = self._current
+        if segment is None:
+            return
+        kept = segment.path.with_name(f"kept-{segment.path.name}")
+        try:
+            if not kept.exists() and len(list(self._folder.glob("kept-*"))) < SEGMENTS_KEPT:
+                # A second name for the same file: what is still written to it is kept as well.
+                os.link(segment.path, kept)
+        except OSError as error:
+            self._failed(kept, error)
 
     def close(self) -> None:
         """End the recording in order."""
