@@ -76,11 +76,6 @@ class ResourceVector(Mapping[str, int]):
                 most = count
         return most
 
-    def reaches(self, want: "ResourceVector") -> bool:
-        """Whether there is some of everything wanted."""
-        have = self._amounts
-        return all(have.get(name, 0) > 0 for name, amount in want._amounts.items() if amount > 0)
-
     def maximum(self, other: "ResourceVector") -> "ResourceVector":
         """The larger amount of each resource."""
         names = self._amounts.keys() | other._amounts.keys()

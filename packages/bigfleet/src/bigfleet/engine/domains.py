@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final, Protocol
 
-from bigfleet.engine.cells import Call
+from bigfleet.engine.cells import Call, Pool
 from bigfleet.engine.options import CANDIDATE_DOMAINS, DEFAULTS
 from bigfleet.engine.stock import DomainCoverage, Row, Span, Stock, choose, in_order
 from bigfleet.engine.supply import Supply, keep_order, suitable
@@ -77,14 +77,15 @@ class Gangs:
         self._order = VictimOrder(DEFAULTS)
         self._now = 0
         self._reliance = Reliance()
-        self._promised: list[Stock] = []
+        self._promised: dict[Pool, dict[Stock, None]] = {}
 
     def begin(self, order: VictimOrder, now: int) -> None:
         """A walk begins: nothing is promised yet, and nobody relies on anything."""
         self._order, self._now = order, now
         self._reliance = Reliance()
-        for stock in self._promised:
-            stock.promised = 0
+        for stocks in self._promised.values():
+            for stock in stocks:
+                stock.promised = 0
         self._promised.clear()
 
     def place(self, row: Row, claims: Claims) -> tuple[ResourceVector, bool]:
@@ -100,15 +101,16 @@ class Gangs:
             return self._credit(row, claims, usual, foreign), False
         need = row.demand.need
         buckets = self._first_ranking(row, [*usual, *foreign])
-        choice = _best(buckets, need.aggregate, second=False)
-        row.candidates = _coverage(buckets, need.aggregate)
+        ranked = _ranked(buckets, need.aggregate, second=False)
+        choice = ranked[0] if ranked else None
+        row.candidates = _coverage(buckets, ranked[:CANDIDATE_DOMAINS], need.aggregate)
         row.satisfiable = choice is not None and buckets[choice].total.covers(need.aggregate)
         relied_on: Bucket | None = None
         if not row.satisfiable and not row.parked:
             wider = self._second_ranking(row, buckets)
-            second = _best(wider, need.aggregate, second=True)
-            if second is not None and wider[second].total.covers(need.aggregate):
-                choice, relied_on = second, wider[second]
+            ranked = _ranked(wider, need.aggregate, second=True)
+            if ranked and wider[ranked[0]].total.covers(need.aggregate):
+                choice, relied_on = ranked[0], wider[ranked[0]]
         row.domain = choice
         if choice is None:
             return need.aggregate, not row.parked
@@ -151,14 +153,35 @@ class Gangs:
                     bucket.add(left, stock.cell.alloc, creditable=True, own=supply.owns(row, stock.cell))
         if row.parked:
             return buckets
+        free: dict[tuple[str, ResourceVector], int] = {}
         for state in (MachineState.IDLE, MachineState.SPECULATIVE):
-            for stock in supply.candidates(row, state):
-                value = stock.cell.machine_class.lookup(key)
-                left = len(stock.cell.ids) - stock.promised
-                if value is not None and left:
-                    own = state is MachineState.IDLE and supply.owns(row, stock.cell)
-                    buckets.setdefault(value, Bucket()).add(left, stock.cell.alloc, creditable=own, own=own)
+            for pool in row.fit.pools(state):
+                value = pool.machine_class.lookup(key)
+                if value is not None:
+                    where = (value, pool.machine_class.alloc)
+                    free[where] = free.get(where, 0) + pool.count - self._withheld(pool, state)
+        for (value, alloc), count in free.items():
+            if count:
+                buckets.setdefault(value, Bucket()).add(count, alloc, creditable=False, own=False)
+        for stock in supply.own_idle(row, None):
+            value = stock.cell.machine_class.lookup(key)
+            left = len(stock.cell.ids) - stock.promised
+            if value is not None and left:
+                amount = stock.cell.alloc * left
+                bucket = buckets[value]
+                bucket.creditable, bucket.own = bucket.creditable + amount, bucket.own + amount
         return buckets
+
+    def _withheld(self, pool: Pool, state: MachineState) -> int:
+        """Machines of a pool that are held off, or promised to others."""
+        held_off = self._supply.inventory.held_off(pool)
+        promised = self._promised.get(pool)
+        if not held_off and not promised:
+            return 0
+        call = Call.CONFIGURE if state is MachineState.IDLE else Call.CREATE
+        off = {cell for cell in held_off if cell.held_off & call}
+        kept = sum(len(cell.ids) for cell in off)
+        return kept + sum(stock.promised for stock in promised or () if stock.cell not in off)
 
     def _second_ranking(self, row: Row, first: dict[str, Bucket]) -> dict[str, Bucket]:
         """The buckets with what preemption could free, and what is draining already, added."""
@@ -239,8 +262,7 @@ class Gangs:
                 if residual.is_zero():
                     return residual
                 for stock, _, count in choose(group, residual, [stock.promised for stock in group]):
-                    if not stock.promised:
-                        self._promised.append(stock)
+                    self._promised.setdefault(stock.cell.pool, {})[stock] = None
                     stock.promised += count
                     residual = residual.less(stock.cell.alloc, count)
         return residual
@@ -306,11 +328,6 @@ def _runs(span: Span, wanted: Callable[[str], bool]) -> Iterator[Span]:
 # Choosing
 
 
-def _best(buckets: dict[str, Bucket], wanted: ResourceVector, *, second: bool) -> str | None:
-    ranked = _ranked(buckets, wanted, second=second)
-    return ranked[0] if ranked else None
-
-
 def _ranked(buckets: dict[str, Bucket], wanted: ResourceVector, *, second: bool) -> list[str]:
     """Domains, the best first (the table of engine.md §10.3)."""
     score = _scores(wanted)
@@ -338,20 +355,22 @@ def _ranked(buckets: dict[str, Bucket], wanted: ResourceVector, *, second: bool)
 
 def _scores(wanted: ResourceVector) -> Callable[..., int]:
     """Σ have/want over the dimensions wanted, times the product of all wants: exact and whole."""
-    wants = [(name, amount) for name, amount in wanted.items() if amount > 0]
-    product = prod(amount for _, amount in wants)
+    product = prod(amount for amount in wanted.values() if amount > 0)
+    wants = [(name, amount, product // amount) for name, amount in wanted.items() if amount > 0]
 
     def score(have: ResourceVector, *, capped: bool) -> int:
-        return sum(
-            (min(have[name], amount) if capped else have[name]) * (product // amount)
-            for name, amount in wants
-        )
+        total = 0
+        for name, amount, weight in wants:
+            there = have[name]
+            total += (amount if capped and there > amount else there) * weight
+        return total
 
     return score
 
 
-def _coverage(buckets: dict[str, Bucket], wanted: ResourceVector) -> list[DomainCoverage]:
-    best = _ranked(buckets, wanted, second=False)[:CANDIDATE_DOMAINS]
+def _coverage(
+    buckets: dict[str, Bucket], best: Iterable[str], wanted: ResourceVector
+) -> list[DomainCoverage]:
     return [
         DomainCoverage(
             value,

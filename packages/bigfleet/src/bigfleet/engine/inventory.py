@@ -92,6 +92,7 @@ class Inventory:
         self._by_stamp: defaultdict[tuple[str, Identity], dict[CellKey, Cell]] = defaultdict(dict)
         self._pools: defaultdict[MachineState, dict[int, Pool]] = defaultdict(dict)
         self._arrivals: defaultdict[MachineState, Arrivals] = defaultdict(Arrivals)
+        self._held_off: defaultdict[Pool, dict[CellKey, Cell]] = defaultdict(dict)
         self._counts: defaultdict[tuple[str, MachineState], int] = defaultdict(int)
         self._changes = Changes({}, everything=True)
         self._tallies: dict[tuple[MachineState, CapacityType, float], Tally] = {}
@@ -169,6 +170,10 @@ class Inventory:
     def pools(self, state: MachineState) -> Iterable[Pool]:
         """The cells of one state by class."""
         return self._pools[state].values()
+
+    def held_off(self, pool: Pool) -> Iterable[Cell]:
+        """The cells of a pool on which some call is not to be tried."""
+        return self._held_off.get(pool, {}).values()
 
     def arrivals(self, state: MachineState) -> "Arrivals":
         """The pools of a state in the order they came up."""
@@ -312,6 +317,7 @@ class Inventory:
             self._by_stamp,
             self._pools,
             self._arrivals,
+            self._held_off,
         ):
             index.clear()
         for machine_id in sorted(self._rows):
@@ -463,6 +469,8 @@ class Inventory:
         cell = self._cells[key] = pool.cells[key] = Cell(key, pool)
         self._by_state[state][key] = cell
         self._by_cluster[binding.cluster, state].setdefault(machine_class, {})[key] = cell
+        if key.held_off:
+            self._held_off[pool][key] = cell
         owner = _owner(key)
         self._by_owner[owner, state].setdefault(binding.identity, {})[key] = cell
         if stamp is not None:
@@ -482,6 +490,8 @@ class Inventory:
             del self._by_owner[owner]
         if stamp is not None:
             _discard(self._by_stamp, (stamp.cluster, (stamp.need_fingerprint, stamp.group)), key)
+        if key.held_off:
+            _discard(self._held_off, cell.pool, key)
         if not cell.pool.cells:
             del self._pools[state][key.machine_class]
             self._arrivals[state].trim(len(self._pools[state]))

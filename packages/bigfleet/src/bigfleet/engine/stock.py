@@ -9,6 +9,7 @@ import bisect
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import mul
 from typing import Any, Final
 
 from bigfleet.engine.cells import Cell
@@ -180,8 +181,9 @@ def choose(group: list[Stock], lacking: ResourceVector, used: list[int]) -> list
         wanted = lacking.pieces(first)
         return _lowest(group, used, lambda parts: sum(parts) >= wanted, wanted)
     most = max(lacking.pieces(stock.cell.alloc) for stock in group)
-    if most > _FEW and all(stock.cell.alloc.reaches(lacking) for stock in group):
-        return _lowest(group, used, lambda parts: _cover(group, parts, lacking), most)
+    columns = [([stock.cell.alloc[name] for stock in group], amount) for name, amount in lacking.items()]
+    if most > _FEW and all(min(column) > 0 for column, _ in columns):
+        return _lowest(group, used, lambda parts: _cover(parts, columns), most)
     return _one_by_one(group, lacking, used)
 
 
@@ -218,11 +220,9 @@ def _lowest(
     return [part for part in zip(group, used, free, strict=True) if part[2]]
 
 
-def _cover(group: list[Stock], parts: list[int], lacking: ResourceVector) -> bool:
-    for stock, count in zip(group, parts, strict=True):
-        if count:
-            lacking = lacking.less(stock.cell.alloc, count)
-    return lacking.is_zero()
+def _cover(parts: list[int], columns: list[tuple[list[int], int]]) -> bool:
+    """Whether so many of each stock are all that is lacking, dimension by dimension."""
+    return all(sum(map(mul, parts, column)) >= amount for column, amount in columns)
 
 
 def _one_by_one(group: list[Stock], lacking: ResourceVector, used: list[int]) -> list[Part]:

@@ -106,14 +106,6 @@ class Supply:
             if _available(row, cell, Call.CONFIGURE, domain_key)
         ]
 
-    def candidates(self, row: Row, state: MachineState) -> Iterator[Stock]:
-        """Idle or Speculative machines that suit and are not held off, in any domain."""
-        call = Call.CONFIGURE if state is MachineState.IDLE else Call.CREATE
-        for pool in row.fit.pools(state):
-            for cell in pool.cells.values():
-                if not (cell.held_off and cell.held_off & call):
-                    yield self.stock(cell)
-
     def passes(self, row: Row, domain_key: str | None) -> Iterator[Iterator[list[Stock]]]:
         """The four passes of acquisition (engine.md §10.4), each as groups in candidate order."""
         yield self._first_pass(row, domain_key)
