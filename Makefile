@@ -91,6 +91,10 @@ bench: bench-engine bench-provider bench-shard ## Run every benchmark
 bench-engine: $(READY) ## Time the decision engine on the specification's shapes, counts checked first
 	$(BIN)/python bench/engine.py $(ARGS)
 
+.PHONY: growth
+growth: $(READY) ## Measure how a cycle's cost grows and draw docs/engine-growth.svg (an hour)
+	$(BIN)/python bench/growth.py $(ARGS)
+
 .PHONY: bench-provider
 bench-provider: $(READY) ## Time durable provider calls, counts checked first
 	$(BIN)/python -m bench.provider $(ARGS)

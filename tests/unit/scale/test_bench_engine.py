@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import engine as bench
-from bench import harness
+from bench import engine, harness, phases
 from bench.harness import Result, WrongAnswerError, compare
 from bench.shapes import FULL, SHAPES, shape
 from bigfleet.scale import RACK_KEY, r6
@@ -124,7 +123,7 @@ def decisions(name: str, scale: Fraction) -> list[Action]:
 @pytest.mark.parametrize("name", RULES)
 def test_the_engine_decides_a_shape_as_the_oracle_does(name: str, full_size: bool) -> None:
     scale = Fraction(1, 20) if full_size else Fraction(1, 200)
-    outcome, _ = bench.decide(bench.load(shape(name, scale)))
+    outcome, _ = phases.decide(phases.load(shape(name, scale)))
 
     assert [(a.kind.value, a.machine_id, a.cluster) for a in outcome.actions] == [
         (a.kind.value, a.machine, a.cluster) for a in decisions(name, scale)
@@ -133,9 +132,9 @@ def test_the_engine_decides_a_shape_as_the_oracle_does(name: str, full_size: boo
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_shape_has_the_specified_outcome(name: str, full_size: bool) -> None:
-    world = bench.load(shape(name, FULL if full_size else Fraction(1, 50)))
-    outcome, _ = bench.decide(world)
-    bench.check(name, world.shape, bench.count(world, outcome))
+    world = phases.load(shape(name, FULL if full_size else Fraction(1, 50)))
+    outcome, _ = phases.decide(world)
+    phases.check(name, world.shape, phases.count(world, outcome))
 
 
 @pytest.mark.parametrize(
@@ -189,15 +188,16 @@ def test_a_wrong_count_is_a_failure_with_both_numbers() -> None:
     chosen = replace(shape("Phase3_M29Shape"), expected={"needs": 50, "credited + excess": 7})
 
     with pytest.raises(WrongAnswerError, match=r"^M29: credited \+ excess: expected 7, got 450$"):
-        bench.check("M29", chosen, Counter({"needs": 50, "credited": 400, "excess": 50}))
+        phases.check("M29", chosen, Counter({"needs": 50, "credited": 400, "excess": 50}))
 
 
 def test_a_run_writes_its_figures_and_compares_with_the_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(harness, "HERE", tmp_path)
-    arguments = ["Phase2_ScaleInversions@1/100", "Uber50K_BucketSizedBuckets@1/1000", "--repeat", "1"]
-    assert bench.main([*arguments, "--output", "json"]) == 0
+    arguments = ["--only", "Phase2_ScaleInversions@1/100", "--only", "Uber50K_BucketSizedBuckets@1/1000"]
+    arguments += ["--best", "1"]
+    assert engine.main([*arguments, "--output", "json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     written = json.loads((tmp_path / "out" / "engine.json").read_text())
 
@@ -213,8 +213,8 @@ def test_a_run_writes_its_figures_and_compares_with_the_baseline(
     (tmp_path / "baselines").mkdir()
     (tmp_path / "baselines" / "engine.json").write_text(json.dumps(written))
     # A dearer figure is told, and fails only a run that was asked to check.
-    assert bench.main(arguments) == 0
-    assert bench.main([*arguments, "--check"]) == 1
+    assert engine.main(arguments) == 0
+    assert engine.main([*arguments, "--check"]) == 1
     assert "bytes_per_machine is" in capsys.readouterr().err
 
 
@@ -233,11 +233,16 @@ def test_times_are_compared_after_dividing_by_the_calibration() -> None:
 
 @pytest.mark.parametrize(
     ("argument", "message"),
-    [("Nothing", "'Nothing' is no shape"), ("--scale=2", "'2' is no fraction"), ("--scale=x", "'x' is no")],
+    [
+        ("--only=Nothing", "'Nothing' is no shape"),
+        ("--scale=2", "'2' is no fraction"),
+        ("--scale=x", "'x' is no"),
+        ("--best=0", "'0' is no number of runs"),
+    ],
 )
 def test_a_wrong_argument_says_what_is_wrong(
     argument: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        bench.main([argument])
+        engine.main([argument])
     assert message in capsys.readouterr().err
