@@ -8,9 +8,11 @@ from bigfleet.engine.actions import Action as EngineAction
 from bigfleet.engine.cells import NO_CALL, Call
 from bigfleet.engine.cycle import CycleInputs, Engine
 from bigfleet.engine.cycle import CycleResult as EngineResult
-from bigfleet.engine.inventory import Sidecar
+from bigfleet.engine.inventory import Changes, Sidecar
+from bigfleet.engine.needs import Arrived
 from bigfleet.engine.options import Options as EngineOptions
 from bigfleet.engine.options import VictimWeights
+from bigfleet.engine.plan import Plan
 from bigfleet.engine.verdicts import UnmetReason
 from bigfleet.engine.verdicts import Verdict as EngineVerdict
 from bigfleet_base.model import CapacityType, Machine, MachineState, Need, penalty
@@ -32,11 +34,19 @@ WIRE = {
 }
 
 
+class PersistentEngine(Engine):
+    """Goes by what changed even where so much has that an engine would rather look at everything, as in a
+    small fleet it would in most cycles."""
+
+    def _is_upheaval(self, plan: Plan, arrived: Arrived, changes: Changes) -> bool:
+        return changes.everything or plan.supply.reported != self.needs.reported
+
+
 class EngineJudge:
-    """bigfleet.engine, asked through the judge interface."""
+    """bigfleet.engine, asked through the judge interface; in every cycle by changes and by everything."""
 
     def __init__(self, slice_rows: int = 1_000_000) -> None:
-        self.engine = Engine(full_every=1)
+        self.engine: Engine = PersistentEngine(full_every=1)
         self._records: dict[str, Machine] = {}
         self._slice_rows = slice_rows
 

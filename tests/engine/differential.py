@@ -70,7 +70,7 @@ def _compared(theirs: Step, ours: Step) -> Iterator[tuple[str, object, object]]:
     a, b = theirs.result, ours.result
     yield "demand", theirs.demand, ours.demand
     yield "normalised demand", a.rows, b.rows
-    # In which order a Need came to what it holds already is nobody's business; what it buys is in the actions.
+    # In which order a Need came to what it holds is nobody's business; what it buys is in the actions.
     yield "claims", [set(n.claims) for n in a.phase1.needs], [set(n.claims) for n in b.phase1.needs]
     yield "decided actions", a.decided, b.decided
     for index, (verdict, other) in enumerate(zip(a.verdicts, b.verdicts, strict=True)):
