@@ -1,0 +1,154 @@
+"""The parts that make a cycle cheap, each against the plain way of doing the same."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bigfleet.engine.cells import NO_CALL, Binding, Cell, CellKey, MachineClass, Offer, Pool
+from bigfleet.engine.inventory import Arrivals, Inventory
+from bigfleet.engine.matching import Matcher
+from bigfleet.engine.needs import NeedsTable, Place
+from bigfleet.engine.stock import Stock, choose
+from bigfleet_base.model import CapacityType, MachineState, Need, ResourceVector
+from tests.engine.dsl import configured, idle, need, same_rack
+
+# Choosing among stocks that tie
+
+
+def _stock(number: int, ids: Sequence[int], alloc: ResourceVector) -> Stock:
+    offer = Offer("t", "z", CapacityType.BARE_METAL, alloc, None, 0.0, 0.0)
+    key = CellKey(MachineState.IDLE, number, Binding(), 0.0, None, False, False, NO_CALL)
+    cell = Cell(key, Pool(MachineClass(number, offer, {})))
+    cell.ids = [f"m-{n:03}" for n in sorted(ids)]
+    return Stock(cell)
+
+
+def _one_machine_at_a_time(group: list[Stock], lacking: ResourceVector, used: list[int]) -> dict[Stock, int]:
+    machines = sorted(
+        (machine_id, n) for n, stock in enumerate(group) for machine_id in stock.cell.ids[used[n] :]
+    )
+    taken: dict[Stock, int] = {}
+    for _, n in machines:
+        stock = group[n]
+        if lacking.pieces(stock.cell.alloc):
+            lacking = lacking - stock.cell.alloc
+            taken[stock] = taken.get(stock, 0) + 1
+    return taken
+
+
+_sizes = st.builds(
+    lambda cpu, memory: ResourceVector(cpu=cpu, memory=memory), st.integers(0, 4), st.integers(0, 4)
+)
+
+
+@given(st.data())
+def test_what_is_chosen_is_what_a_walk_in_the_order_of_ids_takes(data: st.DataObject) -> None:
+    ids = data.draw(st.permutations(range(60)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, 60), max_size=4)))
+    sizes = data.draw(st.sampled_from([1, 2, 5]))
+    pool = [data.draw(_sizes) for _ in range(sizes)]
+    group = [
+        _stock(n, ids[start:end], data.draw(st.sampled_from(pool)))
+        for n, (start, end) in enumerate(zip([0, *cuts], [*cuts, 60], strict=True))
+    ]
+    used = [data.draw(st.integers(0, len(stock.cell.ids))) for stock in group]
+    lacking = ResourceVector(cpu=data.draw(st.integers(0, 90)), memory=data.draw(st.integers(0, 90)))
+
+    chosen = choose(group, lacking, used)
+
+    assert {stock: count for stock, _, count in chosen} == _one_machine_at_a_time(group, lacking, used)
+    assert all(start == used[group.index(stock)] for stock, start, _ in chosen)
+
+
+# The places of rows
+
+
+@given(st.lists(st.lists(st.integers(0, 12), unique=True, max_size=10), min_size=1, max_size=8))
+def test_places_follow_the_order_of_the_rows_whatever_comes_and_goes(rollups: list[list[int]]) -> None:
+    table = NeedsTable()
+    told: dict[Place, Need] = {}
+    for now, names in enumerate(rollups, start=1):
+        table.replace("c", [need("c", 1, group=f"g{n}") for n in names], 1)
+        if now % 2:
+            changes = table.take_changes()
+            for place in changes.gone:
+                del told[place]
+            told.update(changes.come)
+            assert told == table.everything().come
+        assert [told_need.group for _, told_need in sorted(table.everything().come.items())] == [
+            f"g{n}" for n in names
+        ]
+        assert table.snapshot() == tuple(row for _, row in sorted(table.everything().come.items()))
+
+
+def test_a_row_that_comes_moves_no_other() -> None:
+    table = NeedsTable()
+    table.replace("c", [need("c", 1, group=f"g{n}") for n in range(50)], 1)
+    table.take_changes()
+    table.replace("c", [need("c", 1, group=f"g{n}") for n in (*range(25), 99, *range(26, 50))], 1)
+    changes = table.take_changes()
+
+    assert [row.group for row in changes.come.values()] == ["g99"]
+    assert [row.group for row in changes.gone.values()] == ["g25"]
+
+
+def test_a_row_that_came_and_went_was_never_there() -> None:
+    table = NeedsTable()
+    table.replace("c", [need("c", 1, group="a")], 1)
+    table.replace("c", [], 1)
+    changes = table.take_changes()
+
+    assert not changes.come and not changes.gone
+
+
+def test_label_keys_are_asked_for_as_long_as_somebody_wants_them() -> None:
+    table = NeedsTable()
+    table.replace("c", [need("c", 1, same_rack("r1")), need("c", 2, same_rack("r1"), group="g")], 1)
+    table.replace("d", [need("d", 1, same_rack("r2"))], 1)
+    asked = set(table.asked_keys())
+    table.replace("c", [], 1)
+    still = set(table.asked_keys())
+    table.replace("d", [], 1)
+
+    assert asked == still != set()
+    assert set(table.asked_keys()) == set()
+
+
+# The pools that suit
+
+
+def test_pools_that_come_up_are_found_and_dead_ones_are_not() -> None:
+    inventory = Inventory()
+    fit = Matcher(inventory).fit(need("c", 1).profile, ResourceVector())
+    for n in range(3):
+        inventory.insert(idle(f"m-{n}", price=float(n)), 0)
+    assert [pool.machine_class.offer.price_per_hour for pool in fit.pools(MachineState.IDLE)] == [0, 1, 2]
+    inventory.remove("m-0")
+    inventory.insert(idle("m-9", price=0.5), 0)
+
+    assert [pool.machine_class.offer.price_per_hour for pool in fit.pools(MachineState.IDLE)] == [0.5, 1, 2]
+
+
+def test_dead_pools_do_not_pile_up() -> None:
+    inventory = Inventory()
+    fit = Matcher(inventory).fit(need("c", 1).profile, ResourceVector())
+    for n in range(5_000):
+        inventory.insert(idle("m", price=float(n)), 0)
+        assert len(list(fit.pools(MachineState.IDLE))) == 1
+        inventory.remove("m")
+
+    arrivals: Arrivals = inventory.arrivals(MachineState.IDLE)
+    assert sum(map(len, arrivals.by_type.values())) < 2_000
+    assert len(fit.pools(MachineState.IDLE)) < 2_000
+
+
+def test_configured_machines_are_counted_by_cluster_and_forgotten_with_the_last() -> None:
+    inventory = Inventory()
+    inventory.insert(configured("m-1", "c"), 0)
+    inventory.insert(configured("m-2", "c"), 0)
+    inventory.insert(configured("m-3", "d"), 0)
+    assert inventory.configured() == {"c": 2, "d": 1}
+    inventory.remove("m-3")
+
+    assert inventory.configured() == {"c": 2}
