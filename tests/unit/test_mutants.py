@@ -78,7 +78,7 @@ def test_planted_bugs_are_caught_by_the_tests_named(workshop: Workshop, full_siz
 def test_mutation_that_does_not_apply_any_more_says_what_to_do(workshop: Workshop) -> None:
     gone = replace(BY_NAME["own-creating-forgotten"], old="no such text")
 
-    with pytest.raises(StaleMutantError, match=r"occurs 0 times in packages/bigfleet/.*/supply\.py"):
+    with pytest.raises(StaleMutantError, match=r"occurs 0 times in packages/bigfleet/.*/credit\.py"):
         gone.planted(source(gone))
     assert workshop.try_one(gone).outcome is Outcome.BROKEN
 

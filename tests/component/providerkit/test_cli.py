@@ -56,7 +56,7 @@ def test_a_flag_beats_the_environment_and_that_the_file(tmp_path: Path) -> None:
     assert (options.provider, options.state, options.addr) == ("flag", "env.db", ":1")
     assert options.allow_shard == ["a", "b"] and options.compat and not options.reflection
     assert options.timeout_create == 7e9 and options.pause == 0.5
-    assert options.reconcile_interval == 120e9
+    assert options.shutdown_window == 10e9
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState
 from bigfleet_base.wire import dial
 from bigfleet_providerkit import Backend, Host, HostStatus, MachineView, Offering, Operation
+from bigfleet_providerkit.backend import Interruption
 from bigfleet_providerkit.faults import CREATE_LABEL, with_fault_hooks
 from bigfleet_providerkit.offerings import seed_offerings
 from bigfleet_providerkit.process import Serving, serve_in_process
@@ -28,7 +29,7 @@ S = MachineState
 TIMEOUT_S = 0.5
 SELECTORS = (
     *("fault-error", "fault-timeout", "fault-slow-ok", "fault-drain-error", "fault-readiness-block"),
-    *("fault-host-loss", "fault-ready-after-1s"),
+    *("fault-host-loss", "fault-ready-after-1s", "fault-drain-after-9s", "fault-interruption"),
 )
 
 
@@ -38,7 +39,7 @@ class Plain(Backend):
     readiness = "actuator-blocks"
 
     def __init__(self) -> None:
-        self.standard_offerings = seed_offerings(8)
+        self.standard_offerings = seed_offerings(len(SELECTORS))
         self.hosts: set[str] = set()
         self.described = 0
 
@@ -185,6 +186,52 @@ async def test_a_node_is_ready_when_its_cluster_id_says(backend: Plain) -> None:
         assert S((await configured(client, "fault-ready-after-0s")).state) is S.CONFIGURED
         late = await configured(client, "fault-ready-after-9s")
         assert S(late.state) is S.FAILED and late.last_error.startswith("configure:readiness:")
+
+
+@rule("provider.P-85", "conformance.X704")
+async def test_a_drain_takes_as_long_as_its_cluster_id_says(backend: Plain) -> None:
+    async with serving(backend) as client:
+        patient, hasty = [await configured(client, "fault-drain-after-1s") for _ in range(2)]
+        await client.Drain(pb.DrainRequest(machine_id=patient.id, grace_period_seconds=5))
+        await client.Drain(pb.DrainRequest(machine_id=hasty.id))
+        record = await settled(client, hasty.id)
+        assert S(record.state) is S.FAILED and record.last_error.startswith("drain:timeout:")
+        assert S((await settled(client, patient.id)).state) is S.IDLE
+
+
+class Hinting(Plain):
+    """Has notices of its own, and its feed breaks down now and then."""
+
+    async def interruptions(self) -> AsyncIterator[Interruption]:
+        for machine in list(self.hosts):
+            yield Interruption(machine, imminent=False)
+        raise OSError("the feed broke down")
+
+
+@rule("provider.P-96", "conformance.X804")
+@pytest.mark.parametrize("made", [Plain, Probed, Hinting])
+async def test_notice_is_given_when_a_cluster_id_asks_for_it(made: type[Plain]) -> None:
+    async with serving(made()) as client:
+        other = await configured(client, "c1")
+        bound = await configured(client, "fault-interruption")
+        noticed = await until(client, bound.id, lambda record: record.interruption_probability > 0.9)
+        assert S(noticed.state) is S.CONFIGURED
+        if made is Hinting:
+            await until(client, other.id, lambda record: record.interruption_probability == 0.5)
+
+
+@rule("provider.P-86", "conformance.X705")
+async def test_the_blob_that_a_failing_configure_repeats_is_not_passed_on(backend: Plain) -> None:
+    async with serving(backend) as client:
+        machine = await slot(client)
+        await client.Create(pb.CreateRequest(machine_id=machine))
+        await settled(client, machine)
+        blob = b"join with 0123456789"
+        await client.Configure(
+            pb.ConfigureRequest(machine_id=machine, cluster_id="fault-error", bootstrap_blob=blob)
+        )
+        said = (await settled(client, machine)).last_error
+        assert "the blob was" in said and "0123456789" not in said
 
 
 @rule("provider.P-80", "provider.P-81", "conformance.X701")

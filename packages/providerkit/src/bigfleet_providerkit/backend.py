@@ -10,9 +10,12 @@ import argparse
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Final, Literal
 
 from bigfleet_base.model import CapacityType
+
+MAX_BLOB_BYTES: Final = 8 << 20
+"""The largest bootstrap blob that any provider takes (provider.md §5)."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,8 @@ class Backend:
     version: str = "0"
     readiness: Literal["probe", "actuator-blocks", ""] = ""
     """``probe``: the kit polls node_ready. ``actuator-blocks``: configure returns when the node is Ready."""
+    max_blob_bytes: int = MAX_BLOB_BYTES
+    """What the substrate can deliver; a Configure with more is refused before anything is touched."""
     standard_offerings: Sequence[Offering] = ()
     """What ``--offerings`` or ``--seed-count`` named; set before the first call."""
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from bigfleet_base.model import ID_PATTERN, MachineState, is_valid_id
 from bigfleet_providerkit.effects import Accepted, Answer, Call, Code, Refused, Replayed
 from bigfleet_providerkit.records import Kind, Slot, ack, read_metadata, write_metadata
-from bigfleet_providerkit.settings import MAX_BLOB_BYTES, MAX_METADATA_BYTES, MAX_METADATA_KEYS, Settings
+from bigfleet_providerkit.settings import MAX_METADATA_BYTES, MAX_METADATA_KEYS, Settings
 from bigfleet_providerkit.state import MAX_SHARDS, State
 from bigfleet_providerkit.transitions import KIND_OF, SOURCE, TARGET, TRANSITIONAL, Transitions
 
@@ -81,8 +81,8 @@ class Calls:
                 raise _invalid(f"cluster_id {call.cluster_id[:64]!r} does not match {ID_PATTERN}")
         if call.grace < 0:
             raise _invalid(f"grace_period_seconds is {call.grace}, must not be negative")
-        if len(call.blob) > MAX_BLOB_BYTES:
-            raise _invalid(f"bootstrap_blob has {len(call.blob)} bytes, at most {MAX_BLOB_BYTES} are allowed")
+        if len(call.blob) > (cap := self._settings.max_blob_bytes):
+            raise _invalid(f"bootstrap_blob has {len(call.blob)} bytes, at most {cap} are allowed")
         if len(call.metadata) > MAX_METADATA_KEYS:
             raise _invalid(
                 f"shard_metadata has {len(call.metadata)} keys, at most {MAX_METADATA_KEYS} are allowed"

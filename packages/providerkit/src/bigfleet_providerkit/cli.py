@@ -22,6 +22,9 @@ from bigfleet_providerkit.store import StoreError
 from bigfleet_providerkit.work import NANOS
 
 _DEFAULT_SEEDS = 32
+_TIMES = (120 * NANOS, 60 * NANOS)
+"""Between two looks at the hosts, and of Failed before the first repair."""
+_FAULT_TIMES = (1 * NANOS, 10 * NANOS)
 # Almost nothing here dies old: by default the collector would walk live machines again and again.
 _GC_THRESHOLD = (20_000, 20, 100)
 _USER_ERRORS = (UsageError, StartError, StoreError, OfferingsError, TransportError, ValueError)
@@ -93,6 +96,7 @@ def _settings(backend: Backend, options: argparse.Namespace) -> Settings:
         raise UsageError(f"--rate is {options.rate}; it must not be negative")
     # Faults must show within a test's patience.
     standard = dict.fromkeys(Kind, 2 * NANOS) if options.fault_hooks else DEFAULT_TIMEOUTS
+    interval, quarantine = _FAULT_TIMES if options.fault_hooks else _TIMES
     given = {kind: getattr(options, f"timeout_{kind.value}") for kind in Kind}
     return Settings(
         provider=name,
@@ -100,8 +104,8 @@ def _settings(backend: Backend, options: argparse.Namespace) -> Settings:
         timeouts={kind: standard[kind] if given[kind] is None else given[kind] for kind in Kind},
         concurrency=dict.fromkeys(METHODS, options.max_concurrent),
         rates=dict.fromkeys(METHODS, options.rate) if options.rate else {},
-        reconcile_interval=options.reconcile_interval,
-        quarantine=options.quarantine,
+        reconcile_interval=interval if options.reconcile_interval is None else options.reconcile_interval,
+        quarantine=quarantine if options.quarantine is None else options.quarantine,
         allow_shards=frozenset(options.allow_shard),
         compat=options.compat,
         fault_hooks=options.fault_hooks,

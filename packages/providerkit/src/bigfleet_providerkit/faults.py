@@ -1,12 +1,13 @@
 """Fault hooks: a backend that fails on request, so that conformance tests the provider itself.
 
-Off unless ``--fault-hooks`` is given. Selectors: conformance.md §1.5 and §3.2.
+Off unless ``--fault-hooks`` is given. Selectors: conformance.md §1.5 and §3.2, and two more cluster ids:
+``fault-drain-after-<n>s`` (a drain takes that long) and ``fault-interruption`` (notice of an imminent kill).
 """
 
 import asyncio
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from bigfleet_providerkit.backend import (
     Backend,
     Host,
     HostStatus,
+    Interruption,
     MachineView,
     Offering,
     Operation,
@@ -24,6 +26,8 @@ from bigfleet_providerkit.offerings import seed_offerings
 
 CREATE_LABEL: Final = "conformance.fault/create"
 _READY_AFTER: Final = re.compile(r"fault-ready-after-([0-9]{1,4})s")
+_NOTICE_AFTER_S: Final = 0.3
+_DRAIN_AFTER: Final = re.compile(r"fault-drain-after-([0-9]{1,4})s")
 
 
 def with_fault_hooks(backend: Backend) -> Backend:
@@ -36,7 +40,9 @@ def with_fault_hooks(backend: Backend) -> Backend:
     node_ready = own.node_ready if overrides(backend, "node_ready") else None
     inspect = own.inspect if overrides(backend, "inspect") else None
     delete = own.delete if overrides(backend, "delete") else None
+    interruptions = own.interruptions if overrides(backend, "interruptions") else None
     ready_at: dict[tuple[str, str], float] = {}
+    notices: asyncio.Queue[Interruption | Exception] = asyncio.Queue()
 
     async def faulty_offerings() -> Sequence[Offering]:
         given: Sequence[Offering] = await _call(offerings)
@@ -54,7 +60,9 @@ def with_fault_hooks(backend: Backend) -> Backend:
     async def faulty_configure(op: Operation) -> None:
         match op.cluster_id:
             case "fault-error":
-                raise Terminal("fault requested by the cluster id")
+                # As careless hooks on hosts do: the blob must not get further than the kit (P-86).
+                blob = op.bootstrap_blob.decode(errors="replace")
+                raise Terminal(f"fault requested by the cluster id; the blob was {blob!r}")
             case "fault-timeout":
                 await asyncio.Event().wait()
             case "fault-slow-ok":
@@ -70,11 +78,17 @@ def with_fault_hooks(backend: Backend) -> Backend:
         if asyncio.get_running_loop().time() < ready_at.get((op.machine.id, op.cluster_id), 0.0):
             return False
         ready: bool = True if node_ready is None else await _call(node_ready, op)
+        if ready and op.cluster_id == "fault-interruption":
+            # Once it is at work, so that a reader sees the machine without the notice and with it.
+            notice = Interruption(op.machine.id, imminent=True)
+            asyncio.get_running_loop().call_later(_NOTICE_AFTER_S, notices.put_nowait, notice)
         return ready
 
     async def faulty_drain(op: Operation) -> None:
         if op.cluster_id == "fault-drain-error":
             raise Terminal("fault requested by the cluster id")
+        if after := _DRAIN_AFTER.fullmatch(op.cluster_id):
+            await asyncio.sleep(int(after[1]))
         await _call(drain, op)
 
     async def faulty_inspect(machine: MachineView) -> HostStatus:
@@ -87,9 +101,27 @@ def with_fault_hooks(backend: Backend) -> Backend:
         status: HostStatus = HostStatus.RUNNING if inspect is None else await _call(inspect, machine)
         return status
 
+    async def own_interruptions() -> None:
+        if interruptions is not None:
+            try:
+                async for notice in interruptions():
+                    notices.put_nowait(notice)
+            except Exception as error:  # handed on: whoever listens tries again
+                notices.put_nowait(error)
+
+    async def faulty_interruptions() -> AsyncIterator[Interruption]:
+        listening = asyncio.create_task(own_interruptions())
+        try:
+            while not isinstance(notice := await notices.get(), Exception):
+                yield notice
+            raise notice
+        finally:
+            listening.cancel()
+
     own.offerings = faulty_offerings
     own.create, own.configure, own.drain = faulty_create, faulty_configure, faulty_drain
     own.readiness, own.node_ready, own.inspect = "probe", faulty_node_ready, faulty_inspect
+    own.interruptions = faulty_interruptions
     return backend
 
 

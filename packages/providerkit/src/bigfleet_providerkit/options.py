@@ -33,8 +33,8 @@ def _parser(backend: type[Backend]) -> argparse.ArgumentParser:
     for kind in ("create", "configure", "drain", "delete"):
         default = "10m" if kind == "drain" else "5m"
         add(f"--timeout-{kind}", type=duration, metavar="TIME", help=f"for a {kind}, else {default}")
-    add("--reconcile-interval", type=duration, metavar="TIME", default="2m", help="look at hosts; 0 is never")
-    add("--quarantine", type=duration, metavar="TIME", default="60s", help="how long Failed stays unrepaired")
+    add("--reconcile-interval", type=duration, metavar="TIME", help="look at hosts, else 2m; 0 is never")
+    add("--quarantine", type=duration, metavar="TIME", help="how long Failed stays unrepaired, else 60s")
     add("--max-concurrent", type=int, metavar="N", default=32, help="backend calls at once, each method")
     add("--rate", type=float, metavar="N", default=0.0, help="backend calls a second, each method; 0 is any")
     add("--shutdown-window", type=duration, metavar="TIME", default="10s", help="for backend calls under way")

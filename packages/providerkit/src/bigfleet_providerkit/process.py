@@ -89,7 +89,9 @@ class Provider:
         log: Log,
         make_service: MakeService = Service,
     ) -> None:
-        self._settings = replace(settings, capabilities=capabilities(backend))
+        self._settings = replace(
+            settings, capabilities=capabilities(backend), max_blob_bytes=backend.max_blob_bytes
+        )
         self._serving = serving
         self._log = log
         self._telemetry = Telemetry(settings.provider, log)

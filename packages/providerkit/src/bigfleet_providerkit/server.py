@@ -18,7 +18,7 @@ from bigfleet_providerkit.effects import Answer, Call, Code, Token
 from bigfleet_providerkit.listing import Listed
 from bigfleet_providerkit.metrics import Telemetry
 from bigfleet_providerkit.records import Kind
-from bigfleet_providerkit.settings import MAX_BLOB_BYTES, MAX_METADATA_BYTES, MAX_METADATA_KEYS
+from bigfleet_providerkit.settings import MAX_METADATA_BYTES, MAX_METADATA_KEYS
 from bigfleet_providerkit.work import NANOS
 
 SERVICE: Final = "bigfleet.v1alpha1.CapacityProvider"
@@ -177,7 +177,7 @@ class Service:
             fault_hooks=settings.fault_hooks,
             max_metadata_keys=MAX_METADATA_KEYS,
             max_metadata_bytes=MAX_METADATA_BYTES,
-            max_blob_bytes=MAX_BLOB_BYTES,
+            max_blob_bytes=settings.max_blob_bytes,
             timeout_seconds={kind.value: settings.timeouts[kind] / NANOS for kind in Kind},
             epoch_floor=not settings.compat,
         ).SerializeToString()

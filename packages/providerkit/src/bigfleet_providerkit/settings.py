@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from bigfleet_providerkit.backend import MAX_BLOB_BYTES
 from bigfleet_providerkit.records import Kind
 from bigfleet_providerkit.work import NANOS
 
 MAX_METADATA_KEYS: Final = 1_024
 MAX_METADATA_BYTES: Final = 4 << 20
-MAX_BLOB_BYTES: Final = 8 << 20
 
 DEFAULT_TIMEOUTS: Final[Mapping[Kind, int]] = MappingProxyType(
     {
@@ -44,6 +44,7 @@ class Settings:
     provider: str
     capabilities: Capabilities = Capabilities()
     version: str = "0"
+    max_blob_bytes: int = MAX_BLOB_BYTES
     timeouts: Mapping[Kind, int] = field(default_factory=lambda: DEFAULT_TIMEOUTS)
     describe_timeout: int = 30 * NANOS
     """For offerings, discover and inspect."""

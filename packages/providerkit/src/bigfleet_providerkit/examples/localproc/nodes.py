@@ -54,22 +54,19 @@ class Nodes:
         if (kubeconfig := self.kubeconfig(cluster)) is not None:
             patch = _json({"spec": {"unschedulable": True}}).decode()
             # A Node that is not there needs no cordon: the bootstrap never came so far, or we did already.
-            if await _kubectl(kubeconfig, "get", "node", machine_id, "--ignore-not-found", "--output=name"):
-                await _kubectl(kubeconfig, "patch", "node", machine_id, f"--patch={patch}")
+            if await kubectl(kubeconfig, "get", "node", machine_id, "--ignore-not-found", "--output=name"):
+                await kubectl(kubeconfig, "patch", "node", machine_id, f"--patch={patch}")
 
     async def remove(self, cluster: str, machine_id: str) -> None:
         """Take the Node out of the cluster."""
         if (kubeconfig := self.kubeconfig(cluster)) is not None:
             gone = ("--ignore-not-found", "--wait=false")
-            await _kubectl(kubeconfig, "delete", "node", machine_id, *gone)
-            await _kubectl(kubeconfig, "delete", "lease", machine_id, "--namespace=kube-node-lease", *gone)
+            await kubectl(kubeconfig, "delete", "node", machine_id, *gone)
+            await kubectl(kubeconfig, "delete", "lease", machine_id, "--namespace=kube-node-lease", *gone)
 
 
-def _json(value: Any) -> bytes:
-    return json.dumps(value).encode()
-
-
-async def _kubectl(kubeconfig: Path, *arguments: str) -> str:
+async def kubectl(kubeconfig: Path, *arguments: str) -> str:
+    """What kubectl prints; Retryable when it fails, for clusters come and go."""
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
@@ -83,3 +80,7 @@ async def _kubectl(kubeconfig: Path, *arguments: str) -> str:
     if process.returncode != 0:
         raise Retryable(f"kubectl {arguments[0]}: {complaint.decode(errors='replace').strip()}")
     return output.decode()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()

@@ -1,0 +1,1 @@
+"""The checks, one module per area; ``checks.load`` finds every module here."""

@@ -1,0 +1,191 @@
+"""Area 1: the life of a machine, its states and what its record says in each."""
+
+from itertools import pairwise
+
+from grpc import StatusCode as Code
+
+from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
+from bigfleet_base.model import MachineState as S
+from bigfleet_base.wire.provider_calls import Token
+from bigfleet_providerkit.conformance import expect
+from bigfleet_providerkit.conformance.checks import check
+from bigfleet_providerkit.conformance.client import CLUSTER, OTHER_CLUSTER, Ack, state_of
+from bigfleet_providerkit.conformance.trial import Trial
+
+_STAY_S = 0.3
+_LEGAL = {
+    S.SPECULATIVE: {S.CREATING, S.IDLE},
+    S.CREATING: {S.IDLE},
+    S.IDLE: {S.CONFIGURING, S.CONFIGURED},
+    S.CONFIGURING: {S.CONFIGURED},
+    S.CONFIGURED: {S.DRAINING, S.IDLE},
+    S.DRAINING: {S.IDLE},
+}
+
+
+@check("B101")
+async def rounds_leave_no_residue(t: Trial) -> None:
+    machine_id = await t.idle()
+    clean(await t.get(machine_id))
+    for _ in range(4):
+        configured = await t.configure(machine_id, metadata={"round": "1", "owner": "conformance"})
+        expect.bound(configured, CLUSTER)
+        clean(await t.drain(machine_id, grace=5))
+
+
+@check("B103")
+async def configure_shows_only_configuring(t: Trial) -> None:
+    machine_id = await t.idle()
+    ack = expect.ok(await t.provider.configure(machine_id))
+    only(t, await t.trace(machine_id, ack, S.CONFIGURED), S.CONFIGURING)
+
+
+@check("B104")
+async def drain_shows_only_draining(t: Trial) -> None:
+    machine_id = await t.configured()
+    ack = expect.ok(await t.provider.drain(machine_id))
+    only(t, await t.trace(machine_id, ack, S.IDLE), S.DRAINING)
+
+
+@check("B105")
+async def every_step_is_an_edge(t: Trial) -> None:
+    machine_id = await t.speculative()
+    seen = [await t.get(machine_id)]
+    seen += await t.trace(machine_id, expect.ok(await t.provider.create(machine_id)), S.IDLE)
+    seen += await t.trace(machine_id, expect.ok(await t.provider.configure(machine_id)), S.CONFIGURED)
+    seen += await t.trace(machine_id, expect.ok(await t.provider.drain(machine_id)), S.IDLE)
+    for before, after in pairwise(map(state_of, seen)):
+        legal = before is after or after in _LEGAL.get(before, ())
+        expect.that(legal, f"machine {machine_id} went from {before.name} to {after.name}")
+
+
+@check("B106")
+async def cluster_follows_the_binding(t: Trial) -> None:
+    machine_id = await t.idle()
+    expect.unbound(await t.get(machine_id))
+    ack = expect.ok(await t.provider.configure(machine_id))
+    seen = await t.trace(machine_id, ack, S.CONFIGURED)
+    for machine in seen:
+        if state_of(machine) is S.CONFIGURING:
+            expect.that(machine.cluster, f"machine {machine_id} is CONFIGURING without a cluster")
+    expect.bound(seen[-1], CLUSTER)
+    expect.unbound(await t.drain(machine_id))
+
+
+@check("B107")
+async def host_comes_with_create_and_stays(t: Trial) -> None:
+    machine_id = await t.speculative()
+    host(await t.get(machine_id), present=False)
+    expect.ok(await t.provider.create(machine_id))
+    host(await t.settle(machine_id, S.IDLE), present=True)
+    host(await t.configure(machine_id), present=True)
+    host(await t.drain(machine_id), present=True)
+
+
+@check("B108")
+async def a_settled_machine_stays(t: Trial) -> None:
+    machine_id = await t.configured()
+    await t.holds(machine_id, S.CONFIGURED, _STAY_S)
+    await t.drain(machine_id)
+    await t.holds(machine_id, S.IDLE, _STAY_S)
+
+
+@check("B109")
+async def delete_shows_only_deleting(t: Trial) -> None:
+    machine_id = await t.idle()
+    ack = expect.ok(await t.provider.delete(machine_id))
+    only(t, await t.trace(machine_id, ack, S.SPECULATIVE), S.DELETING)
+
+
+@check("X101")
+async def an_empty_cluster_is_invalid(t: Trial) -> None:
+    machine_id = await t.idle()
+    expect.code(await t.provider.configure(machine_id, cluster=""), Code.INVALID_ARGUMENT)
+    expect.unbound(await t.holds(machine_id, S.IDLE))
+
+
+@check("X102")
+async def a_binding_is_not_overwritten(t: Trial) -> None:
+    metadata = {"owner": "first"}
+    machine_id = await t.configured(metadata=metadata)
+    expect.code(await t.provider.configure(machine_id, OTHER_CLUSTER, metadata), Code.ALREADY_EXISTS)
+    expect.code(await t.provider.configure(machine_id, CLUSTER, {"owner": "second"}), Code.ALREADY_EXISTS)
+    machine = await t.holds(machine_id, S.CONFIGURED)
+    expect.bound(machine, CLUSTER)
+    expect.metadata(machine, metadata)
+
+
+@check("X103")
+async def delete_needs_an_id(t: Trial) -> None:
+    expect.code(await t.provider.delete(""), Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED)
+
+
+@check("X104")
+async def a_transition_is_not_interrupted(t: Trial) -> None:
+    machine_id = await t.idle()
+    refused: set[S] = set()
+    accepted: set[S] = set()
+    # A machine may settle between the look and the call, but hardly three times.
+    for _ in range(3):
+        expect.ok(await t.provider.configure(machine_id))
+        if state_of(await t.get(machine_id)) is S.CONFIGURING:
+            reply = await t.provider.drain(machine_id)
+            (accepted if is_accepted(reply) else refused).add(S.CONFIGURING)
+        if state_of(await t.at_rest(machine_id)) is S.IDLE:
+            await t.configure(machine_id)
+        expect.bound(await t.holds(machine_id, S.CONFIGURED), CLUSTER)
+        expect.ok(await t.provider.drain(machine_id))
+        if state_of(await t.get(machine_id)) is S.DRAINING:
+            reply = await t.provider.configure(machine_id, OTHER_CLUSTER)
+            (accepted if is_accepted(reply) else refused).add(S.DRAINING)
+        if state_of(await t.at_rest(machine_id)) is S.CONFIGURED:
+            await t.drain(machine_id)
+        expect.unbound(await t.holds(machine_id, S.IDLE))
+        if refused == {S.CONFIGURING, S.DRAINING}:
+            return
+    wrong = sorted(state.name for state in accepted - refused)
+    expect.that(not wrong, f"another call was accepted right after Get had shown {' and '.join(wrong)}")
+    t.vacuous("the machine settled before the second call could be made")
+
+
+@check("X105")
+async def numbers_need_a_shard(t: Trial) -> None:
+    t.need_plaintext()
+    machine_id = await t.speculative()
+    for epoch, sequence in ((1, 1), (1, 0), (0, 1)):
+        reply = await t.provider.create(machine_id, Token("", epoch, sequence))
+        expect.code(reply, Code.INVALID_ARGUMENT)
+    await t.holds(machine_id, S.SPECULATIVE)
+
+
+def clean(machine: pb.Machine) -> None:
+    """Idle, and nothing is left of what was."""
+    expect.in_state(machine, S.IDLE)
+    expect.unbound(machine)
+    expect.that(not machine.last_error, f"machine {machine.id} at IDLE has last_error {machine.last_error!r}")
+
+
+def is_accepted(reply: Ack) -> bool:
+    """Whether a call during another transition was taken; the refusal has a code of its own."""
+    expect.code(reply, Code.OK, Code.ABORTED)
+    return reply.code is Code.OK
+
+
+def only(t: Trial, seen: list[pb.Machine], transitional: S) -> None:
+    """No passing state but this one was seen, if any."""
+    passing = expect.TRANSITIONAL.intersection(map(state_of, seen))
+    wrong = sorted(state.name for state in passing - {transitional})
+    expect.that(
+        not wrong, f"machine {seen[-1].id} showed {', '.join(wrong)}, expected {transitional.name} alone"
+    )
+    if not passing:
+        t.vacuous(f"{transitional.name} was never seen: the provider is faster than its readers")
+
+
+def host(machine: pb.Machine, *, present: bool) -> None:
+    """The record has a host exactly when it must."""
+    there = machine.HasField("host") and bool(machine.host.ref or machine.host.provider)
+    expect.that(
+        there == present,
+        f"machine {machine.id} at {state_of(machine).name} has {'a' if there else 'no'} host",
+    )

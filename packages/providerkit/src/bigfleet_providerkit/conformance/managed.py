@@ -1,0 +1,151 @@
+"""A provider that the suite starts, kills and stops itself (conformance.md §3.2)."""
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from grpc import StatusCode, aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from bigfleet_providerkit.conformance.connection import Connection, Tls, UnreachableError
+
+BOOT_S: Final = 20.0
+_STOP_S: Final = 15.0
+_SHOWN_LINES: Final = 15
+
+
+class Managed:
+    """One provider command with a state of its own; every boot is on another port."""
+
+    def __init__(self, command: str, seed_count: int, extra: Sequence[str], tls: Tls | None) -> None:
+        self._words = [*shlex.split(command), *extra]
+        self._seed_count = seed_count
+        self._tls = tls
+        self.folder = Path(tempfile.mkdtemp(prefix="bigfleet-conformance-"))
+        self.state = self.folder / "state.db"
+        self._log = self.folder / "output.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def boot(self) -> str:
+        """Start it and return its address once it serves; UnreachableError with its last words if not."""
+        address = f"127.0.0.1:{_free_port()}"
+        values = {"{addr}": address, "{state}": str(self.state), "{seed_count}": str(self._seed_count)}
+        try:
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(  # noqa: ASYNC220, S603  # short, and the user's own command
+                    [_filled(word, values) for word in self._words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    # Of its own, so that a signal reaches what a wrapper has started and not us.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise UnreachableError(f"--provider-cmd cannot be started: {error}") from error
+        try:
+            async with asyncio.timeout(BOOT_S):
+                await self._serving(address)
+        except TimeoutError:
+            raise UnreachableError(
+                f"the provider of --provider-cmd does not serve on {address} after {BOOT_S:g} s"
+                f"{self.last_words()}"
+            ) from None
+        return address
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def group(self) -> int:
+        """The process group of it and of what it has started; 0 while it does not run."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def pid(self) -> int:
+        """Of the process, which leads a session of its own."""
+        assert self._process is not None, "it was started"
+        return self._process.pid
+
+    def kill(self) -> None:
+        """``kill -9``: the next boot finds what the process had made durable."""
+        if self._process is not None:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    async def stop(self) -> None:
+        """End it, and leave nothing behind."""
+        try:
+            if self._process is not None:
+                self._signal(signal.SIGTERM)
+                loop = asyncio.get_running_loop()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    await loop.run_in_executor(None, self._process.wait, _STOP_S)
+        finally:
+            self.kill()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def output(self) -> str:
+        """Everything it has written so far."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        # Once it is known to have ended, its number may be somebody else's.
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+
+    async def _serving(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        while True:
+            if self._process is not None and (status := self._process.poll()) is not None:
+                raise UnreachableError(
+                    f"the provider of --provider-cmd ended with status {status}{self.last_words()}"
+                )
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection(host, int(port))
+                writer.close()
+                if await self._is_healthy(address):
+                    return
+            await asyncio.sleep(0.02)
+
+    async def _is_healthy(self, address: str) -> bool:
+        connection = Connection(address, self._tls)
+        try:
+            stub: Any = health_pb2_grpc.HealthStub(connection.channel)  # the published types lack Check
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
+        except aio.AioRpcError as error:
+            # No health service: then an open port has to do.
+            return error.code() is StatusCode.UNIMPLEMENTED
+        else:
+            return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        finally:
+            await connection.close()
+
+    def last_words(self) -> str:
+        """Its last lines, to be put behind a sentence."""
+        lines = self.output().strip().splitlines()[-_SHOWN_LINES:]
+        return "; its last lines:\n  " + "\n  ".join(lines) if lines else "; it wrote nothing"
+
+
+def _filled(word: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,112 @@
+"""Area 7, readiness and drains: the fake's faults, and localproc's workloads."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bigfleet_providerkit.conformance import run
+from bigfleet_providerkit.conformance.outcome import Status
+from bigfleet_providerkit.conformance.report import Report
+from bigfleet_providerkit.fake import FakeBackend
+from bigfleet_providerkit.faults import with_fault_hooks
+from tests.component.conformance.localprocs import HOOK, agents, localproc_command
+from tests.component.conformance.world import FAKE, certified, served
+from tests.support.rules import rule
+
+FAULTS = (*(f"B70{n}" for n in range(1, 9)), *(f"X70{n}" for n in range(1, 6)), "X804")
+DRAINS = ("X110", "X111", "X112", "X113")
+QUICK = "--quarantine 4s --reconcile-interval 500ms"
+KUBECTL = """#!/bin/sh
+# Nodes as files: what the suite asks of kubectl, and no more.
+cd {folder} || exit 1
+echo "$@" >> calls
+case "$2" in
+    get) [ ! -e "$4" ] || cat "$4" ;;
+    create) sed -n 's/.*"name": "\\([^"]*\\)".*/\\1/p' > name; echo '{{}}' > "$(cat name)" ;;
+    patch) echo "${{6#--patch=}}" > "$4" ;;
+    delete) rm -f "$4" ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return run(provider_cmd=f"{FAKE} {QUICK}", profiles=("fault",), select=FAULTS, parallel=8)
+
+
+@pytest.mark.parametrize(
+    "behaviour_id", [pytest.param(one, marks=rule(f"conformance.{one}")) for one in FAULTS]
+)
+def test_the_fake_passes(report: Report, behaviour_id: str) -> None:
+    result = report.result(behaviour_id)
+    assert result.status is Status.PASSED, result.reason
+
+
+@rule("conformance.X702", "conformance.X703")
+async def test_a_provider_that_looks_and_repairs_too_late_is_found_out() -> None:
+    async with served(with_fault_hooks(FakeBackend())) as address:
+        report = await certified(address, profiles=("fault",), select=("X702", "X703"), recovery=0.5)
+    assert "still CONFIGURED after 0.5 s, and its host is gone" in report.result("X702").reason
+    assert report.result("X703").status is Status.FAILED
+
+
+@pytest.fixture(scope="module")
+def drained(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("drains")
+    with localproc_command(folder) as command:
+        report = run(provider_cmd=command, select=DRAINS, parallel=4, workloads=str(folder))
+        assert not agents(folder), "every machine was returned"
+    return report
+
+
+@pytest.mark.parametrize(
+    "behaviour_id", [pytest.param(one, marks=rule(f"conformance.{one}")) for one in DRAINS]
+)
+def test_localproc_passes_with_workloads(drained: Report, behaviour_id: str) -> None:
+    result = drained.result(behaviour_id)
+    assert result.status is Status.PASSED, result.reason
+
+
+@rule("conformance.X110")
+async def test_without_workloads_they_are_skipped_and_not_missed() -> None:
+    async with served() as address:
+        skipped = (await certified(address, select=("X110",))).result("X110")
+    assert (skipped.status, skipped.required) == (Status.SKIPPED_FIXTURE, False)
+
+
+@rule("conformance.X601")
+def test_configured_is_believed_when_the_node_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = _cluster(tmp_path, monkeypatch)
+    # Joined when the Node that is named as the machine is Ready, and not before.
+    waits = f'until grep -q \'"True"\' {cluster}/"${{PWD##*/}}"; do sleep 0.05; done 2> /dev/null\n{HOOK}'
+    with localproc_command(tmp_path, waits) as command:
+        report = run(provider_cmd=command, select=("X601",), readiness_oracle="http://oracle")
+    assert report.result("X601").status is Status.PASSED, report.result("X601").reason
+    assert report.result("X601").required
+    calls = (cluster / "calls").read_text().splitlines()
+    assert all(call.startswith("--server=http://oracle ") for call in calls)
+    assert [call.split()[1] for call in calls if "get" not in call] == ["create", "patch", "delete"]
+
+
+@rule("conformance.X601")
+async def test_configured_without_a_node_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _cluster(tmp_path, monkeypatch)
+    async with served() as address:
+        report = await certified(address, select=("X601",), readiness_oracle=str(tmp_path / "kubeconfig"))
+    assert report.result("X601").status is Status.FAILED
+    assert "is CONFIGURED, and its node does not exist" in report.result("X601").reason
+
+
+def _cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster of files, and the kubectl that works on it."""
+    (cluster := folder / "cluster").mkdir()
+    (tools := folder / "tools").mkdir()
+    (tools / "kubectl").write_text(KUBECTL.format(folder=cluster))
+    (tools / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    return cluster

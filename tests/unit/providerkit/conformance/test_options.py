@@ -1,0 +1,114 @@
+"""The command line of the suite: every mistake is named before anything is dialled."""
+
+import shlex
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bigfleet_base.options import UsageError
+from bigfleet_providerkit.conformance import cli
+from bigfleet_providerkit.conformance.options import Options, parse
+
+TARGET = ("--target", "127.0.0.1:9000")
+
+
+def test_defaults_are_those_of_the_specification() -> None:
+    options, output = parse(TARGET, {})
+    assert options == Options(target="127.0.0.1:9000")
+    assert (options.profiles, options.poll, options.fast_poll, options.seed) == (("core",), 0.02, 0.001, 1)
+    assert options.settle == dict.fromkeys(("create", "configure", "drain", "delete"), 15.0)
+    assert (options.scale_seed, options.soak, options.timeout, options.transition_timeout) == (
+        *(8_000, 10.0, 1_800.0),
+        2.0,
+    )
+    assert options.reclaim and not options.compat and options.fault_mode == "auto"
+    assert output.folder is None and output.formats == ("text",)
+
+
+def test_a_kind_of_transition_can_have_its_own_limit() -> None:
+    options, _ = parse([*TARGET, "--settle-timeout", "30s,create=2m"], {})
+    assert options.settle == {"create": 120.0, "configure": 30.0, "drain": 30.0, "delete": 30.0}
+
+
+def test_the_environment_sets_options_and_flags_win() -> None:
+    environment = {"BIGFLEET_CONFORMANCE_TARGET": "127.0.0.1:1", "BIGFLEET_CONFORMANCE_SEED": "7"}
+    assert parse([], environment)[0].target == "127.0.0.1:1"
+    options, _ = parse(TARGET, environment)
+    assert (options.target, options.seed) == ("127.0.0.1:9000", 7)
+
+
+def test_certificates_keys_and_shards_are_given_in_order() -> None:
+    words = "--tls-ca ca --cert c1 --key k1 --shard-id s1 --cert c2 --key k2 --shard-id s2"
+    options, _ = parse([*TARGET, *words.split()], {})
+    assert (options.certs, options.keys, options.shard_ids) == (("c1", "c2"), ("k1", "k2"), ("s1", "s2"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "either --target HOST:PORT of a running one, or --provider-cmd"),
+        ("--target a:1 --provider-cmd 'x {addr}'", "either --target"),
+        ("--provider-cmd 'provider --addr :9000'", "write {addr} in it"),
+        ("--target a:1 --profile core,moon", "'moon' is none of core, cloud"),
+        ("--target a:1 --select Q*", "no id matches 'Q*'"),
+        ("--target a:1 --exclude B1O1", "no id matches 'B1O1'"),
+        ("--target a:1 --cert c --tls-ca ca", "1 --cert and 0 --key do not make pairs"),
+        ("--target a:1 --cert c --key k", "need --tls-ca"),
+        ("--target a:1 --tls-ca a --cert c --key k --shard-id s --shard-id t", "its own --cert and --key"),
+        ("--target a:1 --tls-ca a --cert c --key k --cert c --key k", "several --cert are for several"),
+        ("--target a:1 --parallel 0", "--parallel is 0"),
+        ("--target a:1 --format json,md", "several --format need --out"),
+        ("--target a:1 --out d --format text", "'text' is none of json"),
+    ],
+)
+def test_a_mistake_is_named(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(shlex.split(words)) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["--settle-timeout launch=3s", "--timeout soon", "--strict --compat"])
+def test_what_is_not_of_its_kind_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([*TARGET, *words.split()])
+    assert end.value.code == 2
+
+
+def test_the_command_that_runs_an_id_again_is_understood() -> None:
+    options = Options(
+        target="127.0.0.1:9000",
+        profiles=("core", "cloud"),
+        seed=5,
+        compat=True,
+        tls_ca="my ca",
+        min_slots=3,
+        settle={"create": 60.0, "configure": 15.0, "drain": 0.5, "delete": 15.0},
+        certs=("c1", "c2"),
+        keys=("k1", "k2"),
+        shard_ids=("s1", "s2"),
+    )
+    again, _ = parse(shlex.split(options.reproduction("B101"))[1:], {})
+    assert again.select == ("B101",)
+    assert Options(**{**again.as_dict(), "select": ("*",)}) == options
+
+
+def test_ids_are_selected_by_globs_and_left_out_by_others() -> None:
+    options = Options(target="a:1", select=("B3*", "X1201"), exclude=("B303",))
+    assert [options.selects(one) for one in ("B301", "B303", "X1201", "B101")] == [True, False, True, False]
+
+
+def test_library_users_get_the_same_refusals() -> None:
+    with pytest.raises(UsageError, match="either --target"):
+        Options()
+
+
+def test_help_comes_at_once_and_loads_no_grpc() -> None:
+    code = (
+        "import sys; from bigfleet_providerkit.conformance.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\nsys.exit('grpc' in sys.modules)"
+    )
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30, check=False)
+    assert done.returncode == 0 and b"--provider-cmd" in done.stdout
+    assert time.monotonic() - started < 5

@@ -1,0 +1,1 @@
+"""The mistakes, one function each, grouped by what they get wrong."""
