@@ -84,6 +84,16 @@ mutants: $(READY) ## Plant named bugs in the engine and see each of them caught
 differential: $(READY) ## Judge the engine by the oracle over random fleets (ARGS="--from 0 --fleets 1000000")
 	$(BIN)/python -m tests.engine.differential $(ARGS)
 
+.PHONY: conformance
+conformance: $(READY) ## Say whether a provider is BigFleet-compatible (TARGET=localhost:9001, ARGS="--profile core,cloud")
+	@test -n "$(TARGET)" || { echo "make conformance needs TARGET=host:port"; exit 2; }
+	$(BIN)/bigfleet-conformance --target $(TARGET) $(ARGS)
+
+.PHONY: conformance-self
+conformance-self: $(READY) ## The same for the fake that comes with the kit
+	$(BIN)/bigfleet-conformance --profile core,cloud,spot $(ARGS) \
+	  --provider-cmd "$(BIN)/bigfleet-fake-provider --addr {addr} --state {state} --seed-count {seed_count}"
+
 .PHONY: bench
 bench: bench-engine bench-provider bench-shard ## Run every benchmark
 

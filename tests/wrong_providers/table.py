@@ -64,10 +64,9 @@ def own(chosen: Mapping[str, WrongProvider]) -> dict[str, Sequence[str]]:
 
 
 def everything(chosen: Mapping[str, WrongProvider]) -> dict[str, Sequence[str]]:
-    """For each all checks that say something about its base."""
-    named = controls()
-    ids = {base: named[f"unbroken-{base}"].caught_by for base in ("fake", "localproc")}
-    return {name: ids[one.base] for name, one in chosen.items()}
+    """For each all checks that its base without a mistake passes, and its own."""
+    passed = {control.base: control.caught_by for control in controls().values()}
+    return {name: tuple(dict.fromkeys((*passed[one.base], *one.caught_by))) for name, one in chosen.items()}
 
 
 def without_wrong_provider() -> list[str]:
@@ -97,7 +96,8 @@ def complaints(name: str, trial: Trial) -> list[str]:
             found.append(f"{name}: {one} did not run")
         elif one not in trial.red:
             result = trial.results[one]
-            found.append(f"{name}: {one} is {result.status}. {result.reason} Planted: {planted.says}")
+            said = f" ({result.reason})" if result.reason else ""
+            found.append(f"{name}: {one} is {result.status}{said}. Planted: {planted.says}")
     return found
 
 

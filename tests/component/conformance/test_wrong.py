@@ -62,7 +62,7 @@ def test_a_mistake_is_planted_and_taken_out_again(provider: WrongProvider) -> No
 def test_a_check_that_stays_green_is_complained_about() -> None:
     certified, green = complaints(NAME, trial("B210", Status.PASSED))
     assert certified == f"{NAME}: the verdict is CERTIFIED, expected FAILED"
-    assert green == f"{NAME}: B210 is passed. because Planted: Drain with a negative grace drains at once."
+    assert green == f"{NAME}: B210 is passed (because). Planted: Drain with a negative grace drains at once."
 
 
 def test_an_error_or_a_breakdown_is_no_finding() -> None:
