@@ -229,7 +229,6 @@ def test_drain_for_nobody_is_waited_for_as_soon_as_it_ends_in_time(lab: Lab) -> 
 
 
 @rule("engine.S22")
-@pytest.mark.xfail(strict=True, reason="where nothing else has changed, the verdict keeps its old detail")
 def test_need_held_back_for_another_reason_says_so() -> None:
     lab, wanted = Lab(EngineJudge()), need("c", 1)
     blocked, silent = frozenset({wanted.key[:2]}), frozenset({"c"})

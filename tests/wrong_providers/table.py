@@ -16,6 +16,8 @@ from tests.wrong_providers.registry import WrongProvider, controls, load
 from tests.wrong_providers.trial import Trial, try_all
 
 MOST_JOBS = 6
+_DEAR = ("X303",)
+"""Ten thousand calls each, to find out what next to no mistake has to do with."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -332,6 +332,8 @@ class Cloud:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    # By default it is 5, and whoever comes sixth waits for seconds or is turned away.
+    request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         # Whoever asked may be dead by now.
@@ -345,7 +347,9 @@ class _Handler(BaseHTTPRequestHandler):
     cloud: Cloud
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(length := int(self.headers["Content-Length"]))
+        if len(body) < length:
+            raise ConnectionError("killed in the middle of a sentence")
         answer = self.cloud.handle(self.path.strip("/"), body, dict(self.headers.items()))
         if answer is None:
             self.close_connection = True

@@ -43,7 +43,7 @@ def now_and_then_an_ack_is_slow(kit: Kit) -> None:
         return answer
 
 
-@wrong(breaks="P-72", caught_by="B1107")
+@wrong(breaks="P-72", caught_by="B1107 X1101")
 def a_full_list_asks_the_substrate(kit: Kit) -> None:
     """List() waits for a slow API before it answers."""
 
@@ -51,5 +51,19 @@ def a_full_list_asks_the_substrate(kit: Kit) -> None:
     async def answer(original: Any, service: Any, request: pb.ListFilter, context: Any) -> bytes:
         if not request.states and not request.max_results:
             await asyncio.sleep(3.2)
+        found: bytes = await original(service, request, context)
+        return found
+
+
+@wrong(breaks="P-72", caught_by="X1101", managed=True)
+def lists_are_never_let_go_of(kit: Kit) -> None:
+    """Every full List leaves its answer behind in memory, as large as that of a large fleet."""
+    kept: list[bytes] = []
+
+    @kit.around(Service, "_list")
+    async def answer(original: Any, service: Any, request: pb.ListFilter, context: Any) -> bytes:
+        # Enough to be seen, and little enough for whoever else is on this computer.
+        if not request.states and not request.max_results and len(kept) < 4:
+            kept.append(b"-" * (80 << 20))
         found: bytes = await original(service, request, context)
         return found

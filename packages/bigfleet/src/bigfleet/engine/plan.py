@@ -69,6 +69,7 @@ class _Found:
     """What the phases found, good until something changes."""
 
     options: Options
+    blocked: frozenset[tuple[str, str]]
     unmet: list[Row]
     acquisitions: list[Action]
     phase2: Phase2
@@ -120,6 +121,7 @@ class Plan:
             or touched
             or self.supply.unstamped_drains
             or found.options != told.options
+            or found.blocked != told.blocked
         ):
             self._acquisition.undo()
             yield from self._exchange(stamped)
@@ -170,7 +172,7 @@ class Plan:
         yield from phase2.run()
         given_back = yield from reclaims(self.supply, self._credit.loose, phase2.picked)
         acquisitions = yield from self._acquisition.actions(short)
-        return _Found(told.options, unmet, acquisitions, phase2, given_back)
+        return _Found(told.options, told.blocked, unmet, acquisitions, phase2, given_back)
 
     def _judge(
         self,
