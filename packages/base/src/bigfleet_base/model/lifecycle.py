@@ -230,23 +230,38 @@ def check(machine: Machine) -> None:
     check_costs(machine)
     if not machine.id:
         raise _structural(machine, "the id is empty")
-    presences = GRID.get(machine.state)
-    if presences is None:
-        raise _structural(machine, f"{machine.state.title} is not a state a machine can rest in")
-    for name, present, presence in zip(
-        ("host", "cluster"), (bool(machine.host), bool(machine.cluster)), presences, strict=True
-    ):
-        if presence is Presence.SET and not present:
-            raise _structural(machine, f"a {machine.state.title} machine has a {name}")
-        if presence is Presence.EMPTY and present:
-            raise _structural(machine, f"a {machine.state.title} machine has no {name}")
+    # One look at the table for a record that is sound; what is wrong with another one is found out below.
+    if (machine.state, bool(machine.host), bool(machine.cluster)) not in _SOUND:
+        raise _structural(machine, _misfit(machine))
     if machine.state is FAILED and not machine.last_error:
         raise _structural(machine, "a Failed machine says why in last_error")
+
+
+def _misfit(machine: Machine) -> str:
+    title = machine.state.title
+    if machine.state not in GRID:
+        return f"{title} is not a state a machine can rest in"
+    host, _ = GRID[machine.state]
+    name, present = ("cluster", machine.cluster) if _allows(host, bool(machine.host)) else ("host", machine.host)
+    return f"a {title} machine has {'no' if present else 'a'} {name}"
+
+
+def _allows(presence: Presence, present: bool) -> bool:
+    return presence is not (Presence.EMPTY if present else Presence.SET)
 
 
 def _structural(machine: Machine, message: str) -> InvalidMachineError:
     return InvalidMachineError(Defect.STRUCTURAL, f"machine {machine.id!r}: {message}")
 
+
+_SOUND: Final = frozenset(
+    (state, hosted, bound)
+    for state, (host, cluster) in GRID.items()
+    for hosted in (False, True)
+    for bound in (False, True)
+    if _allows(host, hosted) and _allows(cluster, bound)
+)
+"""States with whether there is a host and a cluster, as the grid allows them."""
 
 _BY_ENDS: Final = {(e.source, e.target): e for e in EDGES}
 assert len(_BY_ENDS) == len(EDGES), "two edges with the same ends"
