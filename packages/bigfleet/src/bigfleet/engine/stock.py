@@ -217,7 +217,7 @@ def _lowest(
             else:
                 low = middle + 1
         free = up_to(ids[low - 1]) if low else [0] * len(group)
-    return [part for part in zip(group, used, free, strict=True) if part[2]]
+    return _by_id(zip(group, used, free, strict=True))
 
 
 def _cover(parts: list[int], columns: list[tuple[list[int], int]]) -> bool:
@@ -252,7 +252,12 @@ def _one_by_one(group: list[Stock], lacking: ResourceVector, used: list[int]) ->
             heapq.heapreplace(heads, (ids[end], number, end))
         else:
             heapq.heappop(heads)
-    return [part for part in zip(group, used, taken, strict=True) if part[2]]
+    return _by_id(zip(group, used, taken, strict=True))
+
+
+def _by_id(parts: Iterable[Part]) -> list[Part]:
+    """Those that take something, in the order of their ids: which cell came up first must not show."""
+    return sorted((part for part in parts if part[2]), key=lambda part: part[0].cell.ids[part[1]])
 
 
 def _rank(claim: Claim) -> Rank:
