@@ -5,7 +5,19 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigfleet.engine.cells import NO_CALL, Binding, Cell, CellKey, MachineClass, Offer, Pool
+from bigfleet.engine.cells import (
+    NO_PAST,
+    Binding,
+    Bound,
+    Cell,
+    CellKey,
+    Labels,
+    MachineClass,
+    Offer,
+    Pool,
+    Product,
+    Tally,
+)
 from bigfleet.engine.inventory import Arrivals, Inventory
 from bigfleet.engine.matching import Matcher
 from bigfleet.engine.needs import NeedsTable, Place
@@ -18,8 +30,10 @@ from tests.engine.dsl import configured, idle, need, same_rack
 
 def _stock(number: int, ids: Sequence[int], alloc: ResourceVector) -> Stock:
     offer = Offer("t", "z", CapacityType.BARE_METAL, alloc, None, 0.0, 0.0)
-    key = CellKey(MachineState.IDLE, number, Binding(), 0.0, None, False, False, NO_CALL)
-    cell = Cell(key, Pool(MachineClass(number, offer, {})))
+    machine_class = MachineClass(number, offer, {})
+    product = Product(Labels({}), "", "", machine_class, not_deletable=False)
+    key = CellKey(MachineState.IDLE, number, Binding(), NO_PAST)
+    cell = Cell(key, Pool(machine_class), Tally(), Bound(), product, None)
     cell.ids = [f"m-{n:03}" for n in sorted(ids)]
     return Stock(cell)
 
@@ -59,6 +73,8 @@ def test_what_is_chosen_is_what_a_walk_in_the_order_of_ids_takes(data: st.DataOb
 
     assert {stock: count for stock, _, count in chosen} == _one_machine_at_a_time(group, lacking, used)
     assert all(start == used[group.index(stock)] for stock, start, _ in chosen)
+    first_ids = [stock.cell.ids[start] for stock, start, _ in chosen]
+    assert first_ids == sorted(first_ids), "it does not show in which order the stocks came"
 
 
 # The places of rows

@@ -7,10 +7,11 @@ Every rule that says "in order of …, then id" therefore takes a prefix of a ce
 arithmetic. A fleet of half a million machines has some thousands of cells.
 """
 
-from collections.abc import Mapping
+import bisect
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import Final
+from typing import Final, NamedTuple
 
 from bigfleet_base.model import CapacityType, MachineState, Preemptor, ResourceVector
 from bigfleet_base.model.requirement import lookup
@@ -34,8 +35,7 @@ class Offer:
         return self.resources if self.allocatable is None else self.allocatable
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(NamedTuple):
     """Whom a machine serves, or was bought for, and with which protection."""
 
     cluster: str = ""
@@ -67,49 +67,198 @@ NO_CALL: Final = Call(0)
 class MachineClass:
     """Machines that no Need can tell apart by matching or by cost."""
 
-    __slots__ = ("alloc", "asked", "number", "offer")
+    __slots__ = ("alloc", "asked", "nano_dollars", "number", "offer")
 
     def __init__(self, number: int, offer: Offer, asked: Mapping[str, str]) -> None:
         self.number = number
         self.offer = offer
         self.asked = asked
         self.alloc = offer.alloc
+        self.nano_dollars = round(offer.price_per_hour * 1e9)
+        """The price in whole numbers, so that a sum does not drift."""
 
     def lookup(self, key: str) -> str | None:
         """The value a requirement on ``key`` sees; only keys that were asked for are known."""
         return lookup(key, self.offer.instance_type, self.offer.zone, self.asked)
 
 
-@dataclass(frozen=True, slots=True)
-class CellKey:
+class Past(NamedTuple):
+    """What a decision looks at of all that is remembered of a machine."""
+
+    last_reclamation_value: float = 0.0
+    preempted_for: Preemptor | None = None
+    seen_start: bool = False
+    not_deletable: bool = False
+    held_off: Call = NO_CALL
+
+
+NO_PAST: Final = Past()
+"""What most machines have, as one object."""
+
+
+class CellKey(NamedTuple):
     """All that a decision can see of a machine but its id and its clocks."""
 
     state: MachineState
     machine_class: int
     binding: Binding
-    last_reclamation_value: float
-    preempted_for: Preemptor | None
-    seen_start: bool
-    not_deletable: bool
-    held_off: Call
+    past: Past
+
+    @property
+    def last_reclamation_value(self) -> float:
+        return self.past.last_reclamation_value
+
+    @property
+    def preempted_for(self) -> Preemptor | None:
+        return self.past.preempted_for
+
+    @property
+    def seen_start(self) -> bool:
+        return self.past.seen_start
+
+    @property
+    def not_deletable(self) -> bool:
+        return self.past.not_deletable
+
+
+class Labels:
+    """One set of labels, for all machines that have it."""
+
+    __slots__ = ("products", "values")
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self.values = values
+        self.products = 0
+        """How many products have it."""
+
+
+class Product:
+    """What a provider offers and says of many machines alike, labels included; a class seen from closer."""
+
+    __slots__ = ("host_provider", "labels", "machine_class", "machines", "not_deletable", "provider")
+
+    def __init__(
+        self,
+        labels: Labels,
+        host_provider: str,
+        provider: str,
+        machine_class: MachineClass,
+        not_deletable: bool,
+    ) -> None:
+        self.labels = labels
+        self.host_provider = host_provider
+        self.provider = provider
+        self.machine_class = machine_class
+        self.not_deletable = not_deletable
+        self.machines = 0
+        """How many are of it."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many machines, and what they cost an hour together; whole numbers, so that nothing drifts."""
+
+    machines: int = 0
+    nano_dollars: int = 0
+
+
+class Bound:
+    """What one cluster has in one state."""
+
+    __slots__ = ("classes", "machines")
+
+    def __init__(self) -> None:
+        self.machines = 0
+        self.classes: dict[MachineClass, Cells] = {}
 
 
 class Cell:
-    """The machines with one key, by id."""
+    """The machines with one key, by id.
 
-    __slots__ = ("alloc", "binding", "held_off", "idle_from", "ids", "key", "machine_class", "pool", "state")
+    It also says what most of its machines are like in what no decision looks at; the inventory notes of a
+    machine only what differs.
+    """
 
-    def __init__(self, key: CellKey, pool: "Pool") -> None:
+    __slots__ = (
+        "_late",
+        "alloc",
+        "binding",
+        "bound",
+        "held_off",
+        "idle_from",
+        "ids",
+        "key",
+        "machine_class",
+        "pool",
+        "product",
+        "since",
+        "state",
+        "tally",
+    )
+    ids: list[str]
+    """In order. Not there while machines that came late wait to be put in order; reading it does that."""
+
+    def __init__(
+        self, key: CellKey, pool: "Pool", tally: Tally, bound: Bound, product: Product, since: int | None
+    ) -> None:
         self.key = key
         self.state = key.state
         self.binding = key.binding
-        self.held_off = int(key.held_off)
+        self.held_off = int(key.past.held_off)
         self.pool = pool
         self.machine_class = pool.machine_class
         self.alloc = pool.machine_class.alloc
-        self.ids: list[str] = []
-        self.idle_from = 1 << 63
+        self.tally = tally
+        self.bound = bound
+        self.product = product
+        """What its machines are, unless noted otherwise."""
+        self.since = since
+        """Since when they are Idle, unless noted otherwise."""
+        self.ids = []
+        self.idle_from = _NEVER
         """Of Idle machines: none has been so since before."""
+        self._late: tuple[list[str], list[str]] | None = None
+
+    def add(self, machine_id: str) -> None:
+        """Put a machine in its place; in a large cell that waits until somebody looks, so that a fleet that
+        comes in any order does not move all that is there for each machine."""
+        if self._late is not None:
+            self._late[1].append(machine_id)
+            return
+        ids = self.ids
+        if not ids or ids[-1] < machine_id:
+            if len(ids) < _SMALL:
+                self.ids = [*ids, machine_id]
+            else:
+                ids.append(machine_id)
+        elif len(ids) < LARGE:
+            bisect.insort(ids, machine_id)
+        else:
+            self._late = (ids, [machine_id])
+            del self.ids
+
+    def discard(self, machine_id: str) -> None:
+        """Take a machine out."""
+        ids = self.ids
+        del ids[bisect.bisect_left(ids, machine_id)]
+
+    def values(self) -> "Iterable[Cell]":
+        """Itself: a dict of one cell would be larger than the cell (``Cells``)."""
+        return (self,)
+
+    def __getattr__(self, name: str) -> list[str]:
+        # Asked only when a slot is empty: reading ``ids`` costs nothing extra at other times.
+        if name != "ids" or self._late is None:
+            raise AttributeError(name)
+        (ids, late), self._late = self._late, None
+        if len(late) * _SORTING < len(ids):
+            for machine_id in late:
+                bisect.insort(ids, machine_id)
+        else:
+            ids += late
+            ids.sort()
+        self.ids = ids
+        return ids
 
 
 class Pool:
@@ -119,6 +268,58 @@ class Pool:
 
     def __init__(self, machine_class: MachineClass) -> None:
         self.machine_class = machine_class
-        self.cells: dict[CellKey, Cell] = {}
+        self.cells: Cells = NO_CELLS
         self.count = 0
         """How many machines."""
+
+
+class Few(list[Cell]):
+    """More than one cell, and not many."""
+
+    __slots__ = ()
+
+    def values(self) -> "Few":
+        return self
+
+
+Cells = Cell | Few | dict[Cell, Cell]
+"""Some cells, read like the values of a dict. Most places have one, which then stands for itself, or a few: a
+dict is larger than the cells in it."""
+
+
+def with_cell(cells: Cells | None, cell: Cell) -> Cells:
+    """Those and one more."""
+    if not cells:
+        return cell
+    if isinstance(cells, Cell):
+        return Few((cells, cell))
+    if isinstance(cells, dict):
+        cells[cell] = cell
+        return cells
+    if len(cells) == _MANY:
+        return {each: each for each in (*cells, cell)}
+    cells.append(cell)
+    return cells
+
+
+def without_cell(cells: Cells, cell: Cell) -> Cells:
+    """Those but one; nothing of them left is false."""
+    if isinstance(cells, Cell):
+        return NO_CELLS
+    if isinstance(cells, dict):
+        del cells[cell]
+    else:
+        cells.remove(cell)
+    return cells
+
+
+_MANY: Final = 32
+"""Cells from which on looking for one of them takes too long."""
+NO_CELLS: Final[Cells] = {}
+LARGE: Final = 4096
+"""Ids from which on a machine that comes out of order waits; below, moving the others costs a microsecond."""
+_SMALL: Final = 16
+"""Ids up to which a list is made anew: one that grows takes half as much again, and most cells are small."""
+_SORTING: Final = 64
+"""As long as one in so many is late, putting each in its place is cheaper than sorting."""
+_NEVER: Final = 1 << 63

@@ -10,11 +10,11 @@ over a queue ordered by rank is enough, and a walk over all Needs comes to the s
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator
 from enum import IntEnum
 from typing import Final
 
-from bigfleet.engine.cells import Cell, CellKey
+from bigfleet.engine.cells import Cell, Cells
 from bigfleet.engine.domains import Gangs
 from bigfleet.engine.inventory import Identity
 from bigfleet.engine.stock import Claim, Rank, Row, Stock, choose, in_order
@@ -310,7 +310,7 @@ class Credit:
                         found.append(theirs)
         return found
 
-    def _suiting(self, row: Row, state: MachineState) -> Iterator[Mapping[CellKey, Cell]]:
+    def _suiting(self, row: Row, state: MachineState) -> Iterator[Cells]:
         """What its cluster has that suits, by class."""
         classes = self.supply.inventory.cluster_classes(row.demand.need.cluster_id, state)
         suited = row.fit.pools(state)

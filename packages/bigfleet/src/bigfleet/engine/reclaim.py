@@ -41,7 +41,7 @@ def releases(supply: Supply, options: Options, now: int) -> Generator[int, None,
                 yield 1
     actions = []
     for machine_id, hold in heapq.merge(*spare):
-        since = supply.inventory.sidecar(machine_id).idle_since
+        since = supply.inventory.idle_since(machine_id)
         if since is not None and now - since >= hold:
             actions.append(Action(ActionKind.DELETE, machine_id, Reason.RELEASE))
     return actions

@@ -46,7 +46,7 @@ def lowest_stamp(spans: Iterable[Span]) -> int | None:
 
 def in_time(supply: Supply, machine_id: str, preemptor: int, lowest: int | None, now: int) -> bool:
     """Whether a drain stamped for nobody ends before the best victim could be free."""
-    deadline = supply.inventory.sidecar(machine_id).drain_deadline
+    deadline = supply.inventory.drain_deadline(machine_id)
     if lowest is None or deadline is None:
         return True
     return deadline <= now + drain_grace_s(preemptor - lowest) * SECOND
