@@ -121,7 +121,7 @@ async def test_a_drain_gives_pods_their_grace_before_it_stops_the_instance(cloud
         await shard.until(bound.id, MachineState.IDLE)
 
 
-@rule("provider.P-52")
+@rule("conformance.B708")
 async def test_a_node_that_never_reports_is_not_configured(cloud: Cloud) -> None:
     cloud.guests_boot = False
     async with in_process(cloud) as shard:

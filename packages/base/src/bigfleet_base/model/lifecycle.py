@@ -242,7 +242,9 @@ def _misfit(machine: Machine) -> str:
     if machine.state not in GRID:
         return f"{title} is not a state a machine can rest in"
     host, _ = GRID[machine.state]
-    name, present = ("cluster", machine.cluster) if _allows(host, bool(machine.host)) else ("host", machine.host)
+    name, present = (
+        ("cluster", machine.cluster) if _allows(host, bool(machine.host)) else ("host", machine.host)
+    )
     return f"a {title} machine has {'no' if present else 'a'} {name}"
 
 
