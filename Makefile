@@ -94,6 +94,10 @@ conformance-self: $(READY) ## The same for the fake that comes with the kit
 	$(BIN)/bigfleet-conformance --profile core,cloud,spot $(ARGS) \
 	  --provider-cmd "$(BIN)/bigfleet-fake-provider --addr {addr} --state {state} --seed-count {seed_count}"
 
+.PHONY: conformance-wrong
+conformance-wrong: $(READY) ## Show every check red for a provider that is wrong on purpose (ARGS=--full: all against all)
+	$(BIN)/python -m tests.wrong_providers.table $(ARGS)
+
 .PHONY: bench
 bench: bench-engine bench-provider bench-shard ## Run every benchmark
 

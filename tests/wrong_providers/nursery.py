@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from types import SimpleNamespace
 from typing import IO, Any, Final
 from unittest import mock
@@ -30,6 +31,16 @@ def forking(module: str) -> Iterator[None]:
         yield
 
 
+def end_with_parent() -> None:
+    """End this process when the one that asked for it has ended, however that was."""
+
+    def watch(parent: Any) -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, args=(parent_process(),), daemon=True).start()
+
+
 class Forked:
     """A provider in a process of its own, as far as the suite handles a ``subprocess.Popen``."""
 
@@ -52,8 +63,9 @@ class Forked:
 
 
 def _live(argv: list[str], log: str) -> None:
-    # A session of its own, so that a signal to it reaches nobody else.
+    # A session of its own, so that a signal to it reaches nobody else; but it does not outlive the suite.
     os.setsid()
+    end_with_parent()
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)

@@ -19,7 +19,7 @@ from bigfleet_providerkit.conformance.outcome import Result, Status, Verdict, ju
 from bigfleet_providerkit.conformance.report import Report
 from bigfleet_providerkit.conformance.runner import Run, Unwatched
 from tests.wrong_providers import served
-from tests.wrong_providers.nursery import PRELOADED, forking
+from tests.wrong_providers.nursery import PRELOADED, end_with_parent, forking
 from tests.wrong_providers.planting import planted
 from tests.wrong_providers.registry import WrongProvider, controls, load
 
@@ -88,7 +88,7 @@ def try_all(ids: Mapping[str, Sequence[str]], jobs: int) -> Iterator[Trial]:
     # A mistake is planted in a whole process. These are forked before gRPC runs, which does not survive it.
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=end_with_parent) as pool:
         # The long ones first, so that the end is not spent on waiting for one of them.
         weights = {name: sum(part.weight for part in parts if part.name == name) for name in ids}
         running = [pool.submit(_try, part) for part in sorted(parts, key=lambda part: -weights[part.name])]

@@ -24,7 +24,7 @@ _PRICES_S, _PRICES_POLL_S = 2.0, 0.1
 _FEW, _MANY = 6, 12
 
 
-@check("B901")
+@check("B901", alone=True)
 async def states_partition_the_inventory(t: Trial) -> None:
     await t.idle()
     await t.configured()
