@@ -4,7 +4,7 @@ A gang that fits one machine needs no common domain: it needs a machine. Folding
 is what keeps 2,400 gangs of a tenth of a machine from asking for 2,400 machines.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from dataclasses import dataclass, field, replace
 
 from bigfleet.engine.cells import Cell
@@ -65,11 +65,15 @@ class Folding:
         self._inventory = inventory
         self._matcher = matcher
         self._gangs: dict[GangClass, _Gangs] = {}
+        self._waiting: dict[GangClass, None] = {}
+        """Classes that fit and are not folded yet: all that time alone can change."""
+        self._remembered: dict[GangClass, FoldState] | None = None
+        """What was given back last."""
         self._shown: dict[GangClass, dict[Place, Demand]] = {}
         """What stands for each class, folded or not; classes with one folded Profile share theirs."""
 
     def update(
-        self, arrived: Arrived, touched: Iterable[Cell], memory: dict[GangClass, FoldState], tick: bool
+        self, arrived: Arrived, touched: Collection[Cell], memory: dict[GangClass, FoldState], tick: bool
     ) -> Generator[int, None, tuple[Renewal, dict[GangClass, FoldState]]]:
         """What changes in the demand, and the memory to carry to the next cycle."""
         renewal = Renewal()
@@ -84,6 +88,7 @@ class Folding:
                 stale[gangs.shown_as] = None
                 if not gangs.members:
                     del self._gangs[_class(need)]
+                    self._waiting.pop(_class(need), None)
         for place, need in arrived.come.items():
             yield 1
             if need.profile.same is None:
@@ -95,15 +100,25 @@ class Folding:
             known.members[place] = need
             stale[known.shown_as] = None
         remembered: dict[GangClass, FoldState] = {}
+        concerned: Iterable[GangClass] = self._gangs
+        if memory is self._remembered and not (arrived.gone or arrived.come or touched):
+            concerned = list(self._waiting)
+            remembered = dict(memory) if concerned else memory
         if self._gangs:
             fresh = _fresh(touched)
-            for gang_class, gangs in self._gangs.items():
+            for gang_class in concerned:
+                gangs = self._gangs[gang_class]
                 yield 1
                 before = memory.get(gang_class)
                 state = remembered[gang_class] = _next_state(before, self._fits(gangs, fresh), tick)
                 if gangs.state is None or not _looks_alike(state, gangs.state):
                     stale[gangs.shown_as] = None
                 gangs.state = state
+                if gangs.witness is not None and not state.folded:
+                    self._waiting[gang_class] = None
+                else:
+                    self._waiting.pop(gang_class, None)
+        self._remembered = remembered
         shared = self._by_shown(stale) if stale else {}
         for shown_as in stale:
             yield 1
