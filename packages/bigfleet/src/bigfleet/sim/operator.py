@@ -63,7 +63,6 @@ class SimOperator:
         self._attempt = 0
         self._number = 0
         self._rollups = 0
-        self._unread: list[Frame] = []
         self._shown: set[str] = set()
 
     def connect(self) -> None:
@@ -110,7 +109,6 @@ class SimOperator:
 
     def receive(self, session: int, frames: Sequence[Frame]) -> bool:
         if not self.habits.reads:
-            self._unread += frames
             return False
         for frame in frames:
             self._take(session, frame)
