@@ -29,12 +29,19 @@ from bigfleet_base.model import Need, Operator, Profile, Requirement, ResourceVe
 from bigfleet_base.model.frames import Frame, HelloAck
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
 from bigfleet_base.wire import dial
+from bigfleet_base.wire.metadata import encode_assignment
 from bigfleet_base.wire.rollups import encode_rollup_message
 
 ROWS: Final = 15
 CHANNELS: Final = 50
 """Connections that the sessions of the load share; a process of one core cannot keep thousands alive."""
 UNIT: Final = ResourceVector({"cpu": 1000})
+SOME: Final = ResourceVector({"cpu": 100})
+"""Demand of the load moves by so much: more or less of the one machine that each row has."""
+SERVED: Final = "served"
+"""The instance type of the machines that serve the load."""
+ABSENT: Final = "absent"
+"""Of this type there is none."""
 
 
 @dataclass(slots=True)
@@ -72,8 +79,16 @@ class Shard:
 
 
 @contextlib.contextmanager
-def running(machines: int, *flags: str, latency: str = "uniform(20ms,80ms)") -> Iterator[Shard]:
-    """A shard over so many speculative and idle machines, recording and audit on."""
+def running(
+    machines: int,
+    *flags: str,
+    serving: int = 0,
+    rows: int = ROWS,
+    full: bool = False,
+    latency: str = "uniform(20ms,80ms)",
+) -> Iterator[Shard]:
+    """A shard over so many speculative and idle machines, and one for every row of the clusters it serves;
+    recording and audit on. In a ``full`` one every cycle looks at everything."""
     with tempfile.TemporaryDirectory(prefix="bigfleet-bench-") as name:
         folder = Path(name)
         ports = [_free_port() for _ in range(4)]
@@ -90,8 +105,11 @@ def running(machines: int, *flags: str, latency: str = "uniform(20ms,80ms)") -> 
             }
             for kind in ("bought", "idle")
         ]
+        bound = [_binding(row) for number in range(serving) for row in _base(f"load-{number}", rows)]
+        offerings.append({**offerings[0], "instance_type": SERVED, "count": max(1, len(bound))})
+        preseed = [{"offering": "idle", "idle": machines // 2}, {"offering": SERVED, "bound": bound}]
         (folder / "offerings.json").write_text(json.dumps(offerings))
-        (folder / "preseed.json").write_text(json.dumps([{"offering": "idle", "idle": machines // 2}]))
+        (folder / "preseed.json").write_text(json.dumps(preseed))
         log = (folder / "provider.log").open("wb")
         knobs = [f"latency.{step}={latency}" for step in ("create", "configure", "drain", "delete")]
         provider = subprocess.Popen(  # noqa: S603  # our own modules
@@ -107,7 +125,8 @@ def running(machines: int, *flags: str, latency: str = "uniform(20ms,80ms)") -> 
         shard_log = (folder / "shard.log").open("wb")
         child = subprocess.Popen(  # noqa: S603  # our own modules
             [
-                sys.executable, "-m", "bench.shard_child", str(folder / "child.json"), "shard",
+                sys.executable, "-m", "bench.shard_child", *(["--full"] if full else []),
+                str(folder / "child.json"), "shard",
                 "--listen", f"127.0.0.1:{ports[2]}", "--metrics-addr", f"127.0.0.1:{ports[3]}",
                 "--provider-addr", address, "--data-dir", str(folder / "data"),
                 "--audit-log", str(folder / "audit.jsonl"), "--log-level", "warn", *flags,
@@ -156,8 +175,8 @@ class Load:
 
 
 @contextlib.asynccontextmanager
-async def sessions(shard: Shard, count: int, mode: str, interval: float) -> Any:
-    """So many operators with fifteen rows each, all connected."""
+async def sessions(shard: Shard, count: int, mode: str, interval: float, rows: int = ROWS) -> Any:
+    """So many operators with as many rows each, all connected."""
     load = Load()
 
     def heard(frame: Frame) -> None:
@@ -168,7 +187,7 @@ async def sessions(shard: Shard, count: int, mode: str, interval: float) -> Any:
     for number in range(count):
         operator = ScriptedOperator(
             f"load-{number}",
-            _demand(f"load-{number}", mode),
+            _demand(f"load-{number}", mode, rows),
             rollup_interval=interval,
             keep_acks=True,
             heard=heard,
@@ -186,29 +205,48 @@ async def sessions(shard: Shard, count: int, mode: str, interval: float) -> Any:
             await channel.close()
 
 
-def _demand(cluster: str, mode: str) -> Callable[[float], Sequence[Need]]:
-    """Rows for machines that do not exist, so that the load is sessions and roll-ups and nothing else."""
+def _demand(cluster: str, mode: str, rows: int = ROWS) -> Callable[[float], Sequence[Need]]:
+    """Rows that one machine each covers, however they change, so that the load is sessions and roll-ups and
+    nothing else; or rows for machines that do not exist (``unmet``)."""
     turn = 0
-    base = [_row(cluster, n, 1) for n in range(ROWS)]
+    base = _base(cluster, rows, ABSENT if mode == "unmet" else SERVED)
 
     def demand(_: float) -> Sequence[Need]:
         nonlocal turn
         turn += 1
         if mode == "unchanged":
             return base
-        if mode == "three":
-            return [
-                *(replace(row, aggregate=UNIT * (turn % 7 + 2)) for row in base[:3]),
-                *base[3:],
-            ]
-        return [_row(cluster, n, 1, f"{turn}-{cluster}") for n in range(ROWS)]
+        if mode == "all":
+            # A Profile is new if it would take a type that it would not before.
+            return _base(cluster, rows, SERVED, f"{turn}-{cluster}")
+        if mode == "few":
+            # Two rows in a hundred each minute, a roll-up every ten seconds.
+            changed = {(turn // 6 * 7 + n) % rows for n in range(max(1, rows // 50))} if turn % 6 == 0 else {}
+            return [_moved(row, turn) if n in changed else row for n, row in enumerate(base)]
+        return [*(_moved(row, turn) for row in base[:3]), *base[3:]]
 
     return demand
 
 
-def _row(cluster: str, number: int, cpus: int, kind: str = "absent") -> Need:
-    profile = Profile((Requirement(INSTANCE_TYPE_KEY, Operator.IN, (kind,)),), priority=number)
-    return Need(cluster, profile, UNIT * cpus, UNIT)
+def _base(cluster: str, rows: int, *kinds: str) -> list[Need]:
+    found = []
+    for number in range(rows):
+        requirement = Requirement(INSTANCE_TYPE_KEY, Operator.IN, kinds or (SERVED,))
+        found.append(Need(cluster, Profile((requirement,), priority=number), SOME * 5, SOME))
+    return found
+
+
+def _moved(row: Need, turn: int) -> Need:
+    return replace(row, aggregate=SOME * (turn % 7 + 2))
+
+
+def _binding(row: Need) -> dict[str, Any]:
+    """A machine that serves a row, as the provider has it."""
+    profile = row.profile
+    return {
+        "cluster": row.cluster_id,
+        "metadata": encode_assignment(profile.priority, 0.0, 0.0, profile.fingerprint, ""),
+    }
 
 
 # The measurements
@@ -216,7 +254,7 @@ def _row(cluster: str, number: int, cpus: int, kind: str = "absent") -> Need:
 
 async def rollups(count: int, mode: str, seconds: float) -> harness.Result:
     """Sessions with a roll-up every ten seconds: the share of a core, and how long acks take."""
-    with running(1_000) as shard:
+    with running(1_000, serving=0 if mode == "unmet" else count) as shard:
         async with sessions(shard, count, mode, 10.0) as load:
             await asyncio.sleep(12)
             load.forget()
@@ -240,7 +278,7 @@ async def rollups(count: int, mode: str, seconds: float) -> harness.Result:
 
 async def saturation(count: int, seconds: float) -> harness.Result:
     """As many changed roll-ups as the shard takes, three of fifteen rows each."""
-    with running(1_000) as shard:
+    with running(1_000, serving=count) as shard:
         async with sessions(shard, count, "three", 10_000.0) as load:
             calls = await _raw_streams(load, count)
             before, began = shard.measure(), time.monotonic()
@@ -309,8 +347,8 @@ async def _saturate(calls: Sequence["aio.StreamStreamCall[bytes, bytes]"], secon
 
 
 def _demand_at(cluster: str, turn: int) -> Sequence[Need]:
-    base = [_row(cluster, n, 1) for n in range(ROWS)]
-    return [*(replace(row, aggregate=UNIT * (turn % 8 + 2)) for row in base[:3]), *base[3:]]
+    base = _base(cluster, ROWS)
+    return [*(_moved(row, turn) for row in base[:3]), *base[3:]]
 
 
 async def first_calls(machines: int, load_sessions: int, tries: int) -> harness.Result:
@@ -318,6 +356,8 @@ async def first_calls(machines: int, load_sessions: int, tries: int) -> harness.
     metrics: dict[str, float] = {}
     with running(machines) as shard:
         metrics |= await _first_calls(shard, "lone", tries)
+    # A shard that serves clusters waits for all of them before it buys, so they come first.
+    with running(machines, serving=load_sessions) as shard:
         async with sessions(shard, load_sessions, "three", 10.0):
             await asyncio.sleep(12)
             metrics |= await _first_calls(shard, "critical", tries)
@@ -424,7 +464,7 @@ async def actions(count: int, in_flight: int) -> harness.Result:
 
 async def storm(count: int) -> harness.Result:
     """Operators that come back all at once: how long until each holds a session."""
-    with running(1_000) as shard:
+    with running(1_000, serving=count) as shard:
         shard.measure()
         began = time.monotonic()
         async with sessions(shard, count, "unchanged", 10.0):
@@ -435,13 +475,13 @@ async def storm(count: int) -> harness.Result:
     )
 
 
-async def big(machines: int, seconds: float) -> harness.Result:
+async def big(machines: int, seconds: float, rows: int = 240) -> harness.Result:
     """A large inventory at rest, with roll-ups going on: cycles, stalls, memory."""
     empty = 0
     with running(100) as shard:
         empty = shard.rss()
-    with running(machines) as shard:
-        async with sessions(shard, 20, "three", 10.0) as load:
+    with running(machines - 20 * rows, serving=20, rows=rows) as shard:
+        async with sessions(shard, 20, "few", 10.0, rows) as load:
             await asyncio.sleep(15)
             load.forget()
             shard.measure()
@@ -459,6 +499,32 @@ async def big(machines: int, seconds: float) -> harness.Result:
             "bytes_per_machine": (size - empty) / machines,
         },
         {"machines": machines},
+        1,
+    )
+
+
+async def full_passes(machines: int, count: int, seconds: float, rows: int = 5) -> harness.Result:
+    """Cycles that look at everything, one after the other: what roll-ups notice of it."""
+    with running(
+        machines - count * rows, "--cycle-interval", "1s", serving=count, rows=rows, full=True
+    ) as shard:
+        async with sessions(shard, count, "three", 10.0, rows) as load:
+            await asyncio.sleep(15)
+            load.forget()
+            before, began = shard.measure(), time.monotonic()
+            await asyncio.sleep(seconds)
+            after, took = shard.measure(), time.monotonic() - began
+            acks = load.acks()
+        cycle = await _exact(shard, "bigfleet_shard_cycle_duration_seconds_exact", "0.5")
+    return harness.Result(
+        f"full-passes-{machines}",
+        {
+            "cpu_share": (after["cpu_s"] - before["cpu_s"]) / took,
+            "cycle_p50_ms": cycle * 1000,
+            "ack_p99_ms": _p99(acks) * 1000,
+            "stall_ms": after["stall_ms"],
+        },
+        {"machines": machines, "sessions": count, "needs": count * rows},
         1,
     )
 
@@ -537,7 +603,9 @@ def _plan(small: bool, minutes: float, tries: int) -> list[tuple[str, Measuremen
         for count in counts
         for mode in ("unchanged", "three", "all")
     ]
+    unmet = 20 if small else 1_000
     plan += [
+        (f"sessions-{unmet}-unmet", lambda: rollups(unmet, "unmet", seconds)),
         ("saturation", lambda: saturation(20 if small else 1_000, seconds / 2)),
         (
             "first-call",
@@ -545,7 +613,14 @@ def _plan(small: bool, minutes: float, tries: int) -> list[tuple[str, Measuremen
         ),
         ("actions", lambda: actions(200 if small else 10_000, 100)),
         ("storm", lambda: storm(50 if small else 3_000)),
-        ("machines", lambda: big(2_000 if small else 250_000, seconds)),
+        (
+            "machines",
+            lambda: big(2_000, seconds, rows=24) if small else big(250_000, seconds),
+        ),
+        (
+            "full-passes",
+            lambda: full_passes(2_000 if small else 250_000, 20 if small else 1_000, seconds),
+        ),
         ("flat", lambda: flat(0.2 if small else minutes)),
     ]
     return plan
