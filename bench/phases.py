@@ -157,6 +157,7 @@ def decide(world: World) -> tuple[Outcome, float]:
         return Outcome(rows, credit, actions), milliseconds
     if world.shape.phase == 2:
         short = [row for row in rows if not row.remaining.is_zero()]
+        short.sort(key=lambda row: row.demand.place)
         phase2 = Phase2(short, credit.supply, credit.loose, DEFAULTS, now=0)
         _, milliseconds = timed(lambda: finish(phase2.run()))
         return Outcome(rows, credit, phase2.actions, phase2), milliseconds
@@ -171,7 +172,8 @@ def _demand(need: Need, position: int) -> Demand:
 
 def _phase3(credit: Credit) -> list[Action]:
     given_back = finish(reclaims(credit.supply, credit.loose, set()))
-    return given_back + finish(releases(credit.supply, DEFAULTS, 0))
+    released, _ = finish(releases(credit.supply, DEFAULTS, 0))
+    return given_back + released
 
 
 def check(title: str, chosen: Shape, counts: Counter[str]) -> None:

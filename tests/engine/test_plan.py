@@ -30,19 +30,25 @@ class _Told(PersistentEngine):
     """Keeps the verdicts it is told of, as the shard does: from change to change."""
 
     def cycle(self, inputs: CycleInputs, slice_rows: int = 1000) -> Generator[str, None, CycleResult]:
-        return super().cycle(replace(inputs, judging=self._judging), slice_rows)
+        self.result = yield from super().cycle(replace(inputs, judging=self._judging), slice_rows)
+        return self.result
 
     def _judging(self, anew: bool) -> Callable[[Change], None]:
         if anew:
-            self.known: list[Verdict] = []
+            self.known: dict[object, Verdict] = {}
         return self._hear
 
     def _hear(self, change: Change) -> None:
         before, after = change
         if before is not None:
-            self.known.remove(before)
+            known = self.known.pop(_name(before))
+            assert known.aged(0, 0) == before.aged(0, 0)
         if after is not None:
-            self.known.append(after)
+            self.known[_name(after)] = after
+
+
+def _name(verdict: Verdict) -> object:
+    return (verdict.need.key, verdict.demand.members)
 
 
 @rule("engine.I15", "engine.I25")
@@ -52,19 +58,15 @@ def test_random_fleets_are_decided_by_changes_as_by_everything(full_size: bool) 
         judge, rng = EngineJudge(), random.Random(seed)
         judge.engine = engine = _Told(full_every=1)
         for step in play(judge, generate(seed)):
-            result = step.result
             for _ in range(rng.randint(0, 2)):
                 # The world stands still; only the clock and what the shard tells go on.
                 later = step.inputs.now + rng.randint(0, 60) * SECOND
                 inputs = replace(step.inputs, now=later, tick=rng.random() < 0.5)
                 if rng.random() < 0.5:
                     inputs = replace(inputs, blocked=frozenset(), no_session=frozenset())
-                result = judge.cycle(inputs, step.options)
-            told = sorted((v.need.key, v.satisfied, v.age, v.claimed) for v in engine.known)
-            now = sorted(
-                ((v.cluster, v.profile.fingerprint, v.group), v.satisfied, v.age, v.claimed)
-                for v in result.verdicts
-            )
+                judge.cycle(inputs, step.options)
+            told = {name: verdict.aged(0, 0) for name, verdict in engine.known.items()}
+            now = {_name(verdict): verdict.aged(0, 0) for verdict in engine.result.verdicts}
             assert told == now, f"seed {seed}"
 
 
@@ -197,6 +199,18 @@ def test_row_that_changes_twice_between_two_cycles_counts_as_it_is_last(lab: Lab
     assert targets(result) == ["m-0", "m-1", "m-2"]
 
 
+def test_one_need_among_many_takes_its_place(lab: Lab) -> None:
+    many_needs = [need("c", 1, types(f"t-{n}")) for n in range(200)]
+    lab.want(*many_needs, need("d", 1))
+    lab.cycle()
+
+    first, last = need("d", 1, priority=2000), need("d", 1, priority=0)
+    lab.want(first, last)
+
+    profiles = [v.profile for v in lab.cycle().verdicts]
+    assert profiles == [first.profile, *(each.profile for each in many_needs), last.profile]
+
+
 # what is decided anew although neither machines nor demand have changed
 
 
@@ -249,6 +263,20 @@ def test_gang_that_got_all_it_wants_is_parked_no_longer(lab: Lab) -> None:
     lab.have(many(2, configured, "m", "c", rack="A"))
 
     assert [verdict(result, wanted).acquisition_parked for result in lab.run(3)] == [True, False, False]
+
+
+@rule("engine.R9")
+def test_holds_of_one_cell_end_one_after_the_other(lab: Lab) -> None:
+    lab.have(idle("a", kind=SPOT))
+    lab.advance(10)
+    lab.have(idle("b", kind=SPOT))
+    lab.want(need("c", 1))
+    lab.advance(51)
+    assert targets(lab.cycle()) == ["a"], "wanted, though its hold is over"
+
+    lab.advance(10)
+
+    assert targets(lab.cycle()) == ["a", "b"]
 
 
 # what is remembered of machines

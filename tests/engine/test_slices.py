@@ -152,7 +152,7 @@ def test_slices_bound_how_much_is_done_at_a_time() -> None:
         pauses.append(sum(1 for _ in engine.cycle(CycleInputs(now=NOW), slice_rows)))
 
     assert pauses[0] > 3 * 40, "every Need is credited, served and judged in a slice of its own"
-    assert 3 * 40 / 7 <= pauses[1] <= pauses[0] / 7 + 5, "and each phase ends a slice"
+    assert 3 * 40 / 7 <= pauses[1] <= pauses[0] / 5, "and several in one, as long as they are small"
     assert pauses[2] == 5
 
 

@@ -1,5 +1,7 @@
 """When cycles run, and what they may start (shard.md §3)."""
 
+from collections.abc import Generator
+
 import pytest
 
 from bigfleet.engine import cycle as engine_cycle
@@ -284,7 +286,7 @@ def test_a_cycle_that_a_full_pass_contradicts_is_counted_told_and_kept(
     lab.run(30)
     assert KeepRecording() not in seen
     lab.core.engine.full_every = 1
-    monkeypatch.setattr(engine_cycle, "unlike", lambda *_: "action 3: this and that")
+    monkeypatch.setattr(engine_cycle, "unlike", _difference)
     lab.run(11)
 
     assert KeepRecording() in seen
@@ -293,3 +295,8 @@ def test_a_cycle_that_a_full_pass_contradicts_is_counted_told_and_kept(
         "difference": "action 3: this and that"
     }
     assert lab.ids(S.CONFIGURED)
+
+
+def _difference(*_: object) -> Generator[int, None, str]:
+    yield 1
+    return "action 3: this and that"

@@ -97,7 +97,12 @@ def view(inventory: Inventory) -> dict[str, Any]:
         "tallies": {key: (t.machines, t.nano_dollars) for key, t in inventory.tallies().items()},
         "not deletable": {i for i in inventory if inventory.is_not_deletable(i)},
         "shared": _shared(inventory),
-        "clocks": {i: (inventory.idle_since(i), inventory.drain_deadline(i)) for i in inventory},
+        "idle": {
+            i: t
+            for cell in inventory.all_cells()
+            for i, t in zip(cell.ids, inventory.idle_times(cell), strict=True)
+        },
+        "deadlines": {i: inventory.drain_deadline(i) for i in inventory},
     }
 
 

@@ -71,7 +71,9 @@ def test_what_only_one_machine_of_a_cell_has_is_its_own() -> None:
 
     inventory.remove("a")
     assert entries(inventory) == {name: entry for name, entry in before.items() if name != "a"}
-    assert [inventory.idle_since(name) for name in "bcd"] == [6, 7, 8]
+    [cell] = inventory.all_cells()
+    assert cell.idle_from == 5, "a bound, until somebody looks"
+    assert (inventory.idle_times(cell), cell.idle_from) == ([6, 7, 8], 6)
     assert [entry.machine.host.ref for entry in entries(inventory).values()] == ["b", "i-0123", "d"]
 
 
@@ -139,4 +141,4 @@ def test_machines_that_join_others_keep_their_clocks() -> None:
     inventory.mark_not_deletable("p1", CapacityType.SPOT)
     [cell] = inventory.all_cells()
     assert (cell.ids, cell.idle_from) == (["a", "b", "c"], 1)
-    assert [inventory.idle_since(name) for name in cell.ids] == [5, 1, 5]
+    assert inventory.idle_times(cell) == [5, 1, 5]

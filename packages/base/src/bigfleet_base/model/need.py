@@ -25,18 +25,17 @@ class Profile:
     reclamation_bucket: int = penalty.ZERO
     fingerprint: str = field(init=False, compare=False)
     """SHA-256 of the canonical JSON: injective, stable across processes and versions (ruling R20)."""
+    same: Requirement | None = field(init=False, compare=False, repr=False)
+    """The requirement that makes this a gang's Profile, if it is one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "requirements", tuple(sorted(set(self.requirements))))
         object.__setattr__(self, "spread", tuple(sorted(set(self.spread))))
-        if sum(r.operator is Operator.SAME for r in self.requirements) > 1:
+        same = [r for r in self.requirements if r.operator is Operator.SAME]
+        if len(same) > 1:
             raise ValueError("a Profile has at most one Same requirement")
+        object.__setattr__(self, "same", same[0] if same else None)
         object.__setattr__(self, "fingerprint", _fingerprint(self))
-
-    @property
-    def same(self) -> Requirement | None:
-        """The requirement that makes this a gang's Profile, if it is one."""
-        return next((r for r in self.requirements if r.operator is Operator.SAME), None)
 
     @property
     def strict_spread(self) -> TopologySpread | None:

@@ -43,10 +43,12 @@ class ResourceVector(Mapping[str, int]):
         return f"ResourceVector({self._amounts})"
 
     def __add__(self, other: "ResourceVector") -> "ResourceVector":
+        if not self._amounts:
+            return other
         total = dict(self._amounts)
         for name, amount in other._amounts.items():
             total[name] = total.get(name, 0) + amount
-        return ResourceVector(total)
+        return _of(total) if all(total.values()) else ResourceVector(total)
 
     def __sub__(self, other: "ResourceVector") -> "ResourceVector":
         """What is left, never below zero; resources that only ``other`` names vanish."""
@@ -88,7 +90,7 @@ class ResourceVector(Mapping[str, int]):
 
     def is_zero(self) -> bool:
         """Whether nothing is wanted: no amount above zero."""
-        return not self._amounts or all(amount <= 0 for amount in self._amounts.values())
+        return not self._amounts or max(self._amounts.values()) <= 0
 
 
 def _of(amounts: dict[str, int]) -> ResourceVector:

@@ -1,16 +1,15 @@
 """Phase 1, second half: what is acquired for Needs that hold too little (engine.md §10.4)."""
 
 from collections.abc import Generator, Iterable
+from operator import attrgetter
 from typing import Final
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
+from bigfleet.engine.pace import Work, pieces, resorted
 from bigfleet.engine.spread import acquire_spread, strict_spread
 from bigfleet.engine.stock import Row, choose
 from bigfleet.engine.supply import Supply
 from bigfleet_base.model import MachineState
-
-Work = Generator[int, None, None]
-"""A phase in progress: it yields the rows it has worked on, so that its caller can pause it."""
 
 
 class Acquisition:
@@ -28,21 +27,27 @@ class Acquisition:
                     claim.stock.claims.clear()
             row.bought = []
 
-    def run(self, short: Iterable[Row]) -> Work:
+    def run(self, short: dict[Row, None]) -> Work:
         """Buy for the Needs that lack something, in order of precedence."""
-        self._rows = sorted(short, key=lambda row: row.rank)
-        for row in self._rows:
-            row.remaining, row.spread_stopped = row.lacking, False
-            if not row.parked:
-                self._acquire(row)
-            yield 1
+        self._rows = resorted(self._rows, short, attrgetter("rank"))
+        barren = self._supply.barren
+        for piece in pieces(self._rows):
+            work = 1
+            for row in piece:
+                row.remaining, row.spread_stopped = row.lacking, False
+                if not barren(row.fit) and not row.parked:
+                    self._acquire(row)
+                    work += 1 + len(row.bought)
+            yield work
 
     def actions(self, rows: Iterable[Row]) -> Generator[int, None, list[Action]]:
         """Bootstraps and Provisions, Need by Need."""
         decided: list[Action] = []
         for row in rows:
-            decided += self._acquisitions(row)
-            yield 1
+            if row.bought:
+                found = self._acquisitions(row)
+                decided += found
+                yield 1 + len(found) // _A_ROW
         return decided
 
     def _acquire(self, row: Row) -> None:
@@ -96,6 +101,8 @@ class Acquisition:
         return None
 
 
+_A_ROW: Final = 8
+"""So many actions take as long as a row."""
 _ACQUIRED: Final = {
     MachineState.IDLE: (ActionKind.BOOTSTRAP, Reason.IDLE),
     MachineState.SPECULATIVE: (ActionKind.PROVISION, Reason.SPECULATIVE),

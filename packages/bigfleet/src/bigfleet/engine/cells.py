@@ -215,7 +215,7 @@ class Cell:
         self.since = since
         """Since when they are Idle, unless noted otherwise."""
         self.ids = []
-        self.idle_from = _NEVER
+        self.idle_from = NEVER
         """Of Idle machines: none has been so since before."""
         self._late: tuple[list[str], list[str]] | None = None
 
@@ -322,4 +322,5 @@ _SMALL: Final = 16
 """Ids up to which a list is made anew: one that grows takes half as much again, and most cells are small."""
 _SORTING: Final = 64
 """As long as one in so many is late, putting each in its place is cheaper than sorting."""
-_NEVER: Final = 1 << 63
+NEVER: Final = 1 << 63
+"""A time that does not come."""

@@ -12,11 +12,12 @@ import itertools
 from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from bigfleet.engine.cells import Cell, Cells
 from bigfleet.engine.domains import Gangs
 from bigfleet.engine.inventory import Identity
+from bigfleet.engine.pace import pieces
 from bigfleet.engine.stock import Claim, Rank, Row, Stock, choose, in_order
 from bigfleet.engine.supply import Supply, keep_order
 from bigfleet.engine.victims import VictimOrder
@@ -134,12 +135,14 @@ class Credit:
                 self._queued.discard(row)
                 self._credit(row)
                 self.looked_at.append(row)
-                yield 1
-        for stock in self._unsettled:
-            if stock.left and stock.cell.ids:
-                self.loose[stock] = None
-            else:
-                self.loose.pop(stock, None)
+                yield 1 + (len(row.held) + len(row.visited)) // _A_ROW
+        for piece in pieces(self._unsettled):
+            yield 1
+            for stock in piece:
+                if stock.left and stock.cell.ids:
+                    self.loose[stock] = None
+                else:
+                    self.loose.pop(stock, None)
         self._unsettled.clear()
         self._fresh = False
 
@@ -170,31 +173,34 @@ class Credit:
         if self._fresh:
             # Everybody's turn is still to come.
             return
+        queued = self._queued
         for claim in stock.claims:
-            if after is None or claim.row.rank > after:
-                self._look_at(claim.row)
+            row = claim.row
+            if row not in queued and (after is None or row.rank > after):
+                self._look_at(row)
         for row in stock.readers:
-            if after is None or row.rank > after:
+            if row not in queued and (after is None or row.rank > after):
                 self._look_at(row)
-        interested: list[Row] = []
         if cell.state is MachineState.CREATING:
-            interested += self._far
+            for row in self._far:
+                if (
+                    row not in queued
+                    and (after is None or row.rank > after)
+                    and row.fit.suits(cell.machine_class)
+                ):
+                    self._look_at(row)
         elif cell.state in BOUND:
+            visited = (_VISITED[cell.state], stock.keep)
             for name in (cell.machine_class.offer.instance_type, _ANY):
-                interested += self._wide.get((cell.binding.cluster, name), ())
-        for row in interested:
-            if (
-                (after is None or row.rank > after)
-                and not self._stopped_before(row, stock)
-                and row.fit.suits(cell.machine_class)
-            ):
-                self._look_at(row)
-
-    def _stopped_before(self, row: Row, stock: Stock) -> bool:
-        """Whether a Need that looked at what others were given had enough before it came there."""
-        if row.stopped is None or stock.cell.state is MachineState.CREATING:
-            return False
-        return row.stopped < (_VISITED[stock.cell.state], keep_order(stock))
+                for row in self._wide.get((cell.binding.cluster, name), ()):
+                    # One that had enough before it came there does not mind.
+                    if (
+                        row not in queued
+                        and (row.stopped is None or row.stopped >= visited)
+                        and (after is None or row.rank > after)
+                        and row.fit.suits(cell.machine_class)
+                    ):
+                        self._look_at(row)
 
     def _look_at(self, row: Row) -> None:
         if row not in self._queued:
@@ -366,13 +372,12 @@ class Credit:
         return known
 
 
-def claimed(rows: Iterable[Row]) -> Iterator[Claim]:
-    """All claims."""
-    for row in rows:
-        yield from row.claims
+_A_ROW: Final = 4
+"""Looking into so many stocks takes as long as a row."""
+_Place = TypeVar("_Place")
 
 
-def _discard(index: defaultdict, place: object, row: Row) -> None:  # type: ignore[type-arg]  # any index of rows
+def _discard(index: defaultdict[_Place, dict[Row, None]], place: _Place, row: Row) -> None:
     rows = index[place]
     rows.pop(row, None)
     if not rows:

@@ -21,9 +21,9 @@ from bigfleet.engine.parking import Parking
 from bigfleet.engine.plan import Change, Memory, Outcome, Plan, Situation, unlike
 from bigfleet.engine.preempt import Phase2
 from bigfleet.engine.rails import Passed, Rails
-from bigfleet.engine.stock import Row
+from bigfleet.engine.stock import AgeKey, Row
 from bigfleet.engine.survey import Available, Wanted, WantedKey, survey
-from bigfleet.engine.verdicts import AgeKey, Verdict
+from bigfleet.engine.verdicts import Verdict
 from bigfleet_base.model import MachineState
 
 
@@ -47,8 +47,8 @@ class CycleInputs:
     free_places: int | None = None
     """Room in the action queue; None: enough."""
     judging: Callable[[bool], Callable[[Change], None]] = lambda _: lambda _: None
-    """Gives whom to tell of every verdict that changes; asked with True if all that was told before is to be
-    forgotten, because everything is told anew."""
+    """Gives whom to tell of every verdict that changes in more than its age; asked with True if all that was
+    told before is to be forgotten, because everything is told anew."""
     wanted: Sequence[Wanted] = ()
     """What somebody wants to know the available capacity of."""
 
@@ -72,7 +72,7 @@ class CycleResult:
     """The base of every answer to why a machine is where it is."""
     available: Mapping[WantedKey, Available]
     changed: list[Verdict]
-    """The verdicts that are not what they were."""
+    """The verdicts that are not what they were, unless only time has passed."""
     mismatch: str | None = None
     """What a cycle that looked at changes alone would have got wrong, in a cycle that looked at everything as
     well; it should never be anything."""
@@ -241,7 +241,7 @@ class Engine:
             return outcome, fresh, None
         by_changes = yield from plan.run(arrived, changes.touched, memory, told)
         outcome = yield from fresh.run(everything, self.inventory.all_cells(), memory, told)
-        mismatch = unlike(by_changes, outcome)
+        mismatch = yield from unlike(by_changes, outcome)
         return (by_changes, plan, None) if mismatch is None else (outcome, fresh, mismatch)
 
     def _is_upheaval(self, plan: Plan, arrived: Arrived, changes: Changes) -> bool:

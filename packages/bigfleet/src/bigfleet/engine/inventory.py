@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from bigfleet.engine.cells import (
+    NEVER,
     NO_CALL,
     NO_PAST,
     Binding,
@@ -229,9 +230,15 @@ class Inventory:
         """Machines and their price by state, capacity type and interruption penalty, kept up to date."""
         return self._tallies
 
-    def idle_since(self, machine_id: str) -> int | None:
-        """Since when a machine is Idle, as the running cycle sees it."""
-        return self._own.clocks.get(machine_id, self._rows[machine_id].since)
+    def idle_times(self, cell: Cell) -> list[int]:
+        """Since when each machine of a cell is Idle, as the running cycle sees it."""
+        clocks, usual = self._own.clocks, cell.since
+        times = [
+            NEVER if (since := clocks.get(machine_id, usual)) is None else since for machine_id in cell.ids
+        ]
+        # The machine that was idle longest may have gone since anybody looked.
+        cell.idle_from = min(times)
+        return times
 
     def drain_deadline(self, machine_id: str) -> int | None:
         """By when a machine must have drained, as the running cycle sees it."""

@@ -5,6 +5,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
 from bigfleet.engine.options import LEDGER_MEMORY, REPORT_LIMIT
+from bigfleet.engine.pace import pieces
 from bigfleet.engine.preempt import Resolution
 from bigfleet.engine.stock import Row
 from bigfleet_base.model import EMPTY, Profile, ResourceVector
@@ -44,25 +45,28 @@ class Ledger:
     ) -> Generator[int, None, dict[PartKey, Part]]:
         """The parts after a cycle that found this for the Needs that were short."""
         sums: dict[PartKey, tuple[Profile, ResourceVector]] = {}
-        for row, found in resolutions.items():
+        for piece in pieces(resolutions.items()):
             yield 1
-            if found.deficit.is_zero():
-                continue
-            need = row.demand.need
-            key = (need.cluster_id, need.profile.fingerprint)
-            _, deficit = sums.get(key, (need.profile, EMPTY))
-            sums[key] = (need.profile, deficit + found.deficit)
+            for row, found in piece:
+                if found.deficit.is_zero():
+                    continue
+                key, profile = row.key[:2], row.demand.need.profile
+                _, deficit = sums.get(key, (profile, EMPTY))
+                sums[key] = (profile, deficit + found.deficit)
         parts: dict[PartKey, Part] = {}
-        for key, (profile, deficit) in sums.items():
+        for short in pieces(sums.items()):
             yield 1
-            known = self.parts.get(key)
-            age = 1 if known is None else known.age + tick
-            parts[key] = Part(profile, deficit, age)
-        for key, known in self.parts.items():
-            if key not in parts:
-                absent = known.absent + tick
-                if absent <= LEDGER_MEMORY:
-                    parts[key] = Part(known.profile, EMPTY, known.age, absent)
+            for key, (profile, deficit) in short:
+                known = self.parts.get(key)
+                age = 1 if known is None else known.age + tick
+                parts[key] = Part(profile, deficit, age)
+        for remembered in pieces(self.parts.items()):
+            yield 1
+            for key, known in remembered:
+                if key not in parts:
+                    absent = known.absent + tick
+                    if absent <= LEDGER_MEMORY:
+                        parts[key] = Part(known.profile, EMPTY, known.age, absent)
         return parts
 
 
@@ -72,13 +76,18 @@ def report(
     """The parts that are unmet now, and the worst shortfalls: by priority, then age, then fingerprint."""
     visible: dict[PartKey, Part] = {}
     rows: dict[str, Shortfall] = {}
-    for key, part in parts.items():
+    for piece in pieces(parts.items()):
         yield 1
-        if part.deficit.is_zero():
-            continue
-        visible[key] = part
-        row = rows.get(key[1], Shortfall(part.profile, EMPTY, 0))
-        rows[key[1]] = Shortfall(row.profile, row.deficit + part.deficit, max(row.age, part.age))
+        for key, part in piece:
+            if part.deficit.is_zero():
+                continue
+            visible[key] = part
+            row = rows.get(key[1])
+            rows[key[1]] = (
+                Shortfall(part.profile, part.deficit, part.age)
+                if row is None
+                else Shortfall(row.profile, row.deficit + part.deficit, max(row.age, part.age))
+            )
     worst = heapq.nsmallest(
         REPORT_LIMIT, rows.values(), key=lambda r: (-r.profile.priority, -r.age, r.profile.fingerprint)
     )

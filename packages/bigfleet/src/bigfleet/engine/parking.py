@@ -7,6 +7,7 @@ from dataclasses import replace
 from bigfleet.engine.needs import Place
 from bigfleet.engine.normalise import Demand, Renewal
 from bigfleet.engine.options import PARK_AFTER, REPROBE_EVERY
+from bigfleet.engine.pace import pieces
 from bigfleet.engine.stock import Row
 from bigfleet.engine.supply import Supply
 from bigfleet_base.model import MachineState, Need
@@ -32,17 +33,18 @@ class Parking:
     ) -> Generator[int, None, dict[GangKey, int]]:
         """After Phase 1: the ages with those of the gangs that stand still grown."""
         ages: dict[GangKey, int] = {}
-        for row in short:
+        for piece in pieces(short):
             yield 1
-            need = row.demand.need
-            if need.profile.same is None:
-                continue
-            age = self.ages.get(need.key)
-            if need.held_back:
-                if age is not None:
-                    ages[need.key] = age
-            elif not self._moves(row, supply):
-                ages[need.key] = 1 if age is None else age + tick
+            for row in piece:
+                need = row.demand.need
+                if need.profile.same is None:
+                    continue
+                age = self.ages.get(row.key)
+                if need.held_back:
+                    if age is not None:
+                        ages[row.key] = age
+                elif not self._moves(row, supply):
+                    ages[row.key] = 1 if age is None else age + tick
         return ages
 
     def _moves(self, row: Row, supply: Supply) -> bool:
@@ -52,7 +54,7 @@ class Parking:
             or row.satisfiable
             or any(claim.stock.cell.state is MachineState.CREATING for claim in row.held)
             or bool(supply.drains_for(row))
-            or row.demand.need.key in self.helped
+            or row.key in self.helped
         )
 
 
@@ -72,15 +74,19 @@ class Stamps:
 
     def update(
         self, renewal: Renewal, blocked: frozenset[tuple[str, str]], without_session: frozenset[str]
-    ) -> Renewal:
+    ) -> Generator[int, None, Renewal]:
         """What changes in the demand, the marks included."""
         stamped = Renewal()
-        for place in renewal.gone:
-            self._leave(place)
-            del self._shown[place]
-            stamped.gone[place] = None
-        for place, demand in renewal.come.items():
-            self._enter(place, demand)
+        for gone in pieces(renewal.gone):
+            yield 1
+            for place in gone:
+                self._leave(place)
+                del self._shown[place]
+                stamped.gone[place] = None
+        for come in pieces(renewal.come.items()):
+            yield 1
+            for place, demand in come:
+                self._enter(place, demand)
         suspects = dict.fromkeys(renewal.come)
         suspects.update(self._parked)
         for key in self._parking.ages:
@@ -92,8 +98,10 @@ class Stamps:
         for cluster in sorted(moved):
             suspects.update(self._of_cluster.get(cluster, {}))
         self._blocked, self._without_session = blocked, without_session
-        for place in suspects:
-            self._show(place, stamped)
+        for piece in pieces(suspects):
+            yield 1
+            for place in piece:
+                self._show(place, stamped)
         return stamped
 
     def _show(self, place: Place, stamped: Renewal) -> None:

@@ -5,8 +5,11 @@ looks at those that changed and at whom their changes concern, and comes to the 
 sure of that now and then.
 """
 
+import bisect
 from collections.abc import Collection, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
 
 from bigfleet.engine.actions import Action
 from bigfleet.engine.assign import Acquisition
@@ -18,12 +21,13 @@ from bigfleet.engine.matching import Matcher
 from bigfleet.engine.needs import Arrived, Place
 from bigfleet.engine.normalise import Folding, FoldState, GangClass, Renewal
 from bigfleet.engine.options import Options
+from bigfleet.engine.pace import pieces, resorted
 from bigfleet.engine.parking import GangKey, Parking, Stamps
 from bigfleet.engine.preempt import Phase2
 from bigfleet.engine.reclaim import reclaims, releases
-from bigfleet.engine.stock import Row
+from bigfleet.engine.stock import AgeKey, Row
 from bigfleet.engine.supply import Supply
-from bigfleet.engine.verdicts import AgeKey, Verdict, age_key, aged, judge
+from bigfleet.engine.verdicts import NO_SUPPLY, Verdict, aged, judge
 from bigfleet.engine.victims import VictimOrder
 
 Change = tuple[Verdict | None, Verdict | None]
@@ -95,8 +99,15 @@ class Plan:
         self.verdicts: list[Verdict] = []
         """One for every row."""
         self.changed: list[Change] = []
-        """Verdicts that the last cycle replaced."""
+        """Verdicts that the last cycle replaced, unless only time has passed."""
         self._verdicts: dict[Row, Verdict] = {}
+        self._indexes: dict[Row, int] = {}
+        """Where each row stands among the rows; empty until somebody wants to know."""
+        self._deletes: list[Action] = []
+        self._next_delete = 0
+        """While nothing is released and nothing changes, nothing will be before this."""
+        self._short: list[Row] = []
+        """Those who lacked something in the last cycle, in the order they are served."""
         self._found: _Found | None = None
 
     @property
@@ -111,7 +122,7 @@ class Plan:
         """Decide; yields the rows worked on, and the name of each phase as it begins."""
         self.changed = []
         renewal, folds = yield from self._folding.update(arrived, touched, memory.folds, told.tick)
-        stamped = self._stamps.update(renewal, told.blocked, told.without_session)
+        stamped = yield from self._stamps.update(renewal, told.blocked, told.without_session)
         found, before = self._found, self._found
         # Whether a drain for nobody ends in time depends on the clock.
         if (
@@ -131,7 +142,8 @@ class Plan:
             found = yield from self._work_out(told)
         yield "phase3"
         parked = yield from memory.parking.aged(found.unmet, self.supply, told.tick)
-        deletes = yield from releases(self.supply, told.options, told.now)
+        if found is not before or self._deletes or told.now >= self._next_delete:
+            self._deletes, self._next_delete = yield from releases(self.supply, told.options, told.now)
         yield "emit"
         ages = yield from aged(memory.ages, found.unmet, told.tick)
         resolutions = found.phase2.resolutions
@@ -139,13 +151,13 @@ class Plan:
         parts = yield from memory.ledger.after(resolutions, told.tick)
         self._found = found
         return Outcome(
-            [*found.acquisitions, *found.phase2.actions, *found.reclaims, *deletes],
+            [*found.acquisitions, *found.phase2.actions, *found.reclaims, *self._deletes],
             self.verdicts,
             parts,
             ages,
             folds,
             parked,
-            {row.demand.need.key for row, r in resolutions.items() if r.picks or r.counted},
+            {row.key for row, r in resolutions.items() if r.picks or r.counted},
         )
 
     def _exchange(self, stamped: Renewal) -> Generator[int, None, None]:
@@ -159,16 +171,19 @@ class Plan:
         yield from self._credit.exchange(gone, come)
         self.changed += [(self._verdicts.pop(row), None) for row in gone]
         if gone or come:
-            self.rows = [self._at[place] for place in sorted(self._at)]
+            self.rows = _exchanged(self.rows, gone, come)
+            self._indexes = {}
 
     def _work_out(self, told: Situation) -> Generator[int | str, None, _Found]:
         yield "phase1"
+        self.supply.begin()
         yield from self._credit.walk(VictimOrder(told.options), told.now)
         yield from self._acquisition.run(self._credit.short)
-        short = sorted(self._credit.short, key=lambda row: row.demand.place)
+        self._short = short = resorted(self._short, self._credit.short, _place)
         unmet = [row for row in short if not row.remaining.is_zero()]
         yield "phase2"
-        phase2 = Phase2(unmet, self.supply, self._credit.loose, told.options, told.now)
+        before = {} if self._found is None else self._found.phase2.resolutions
+        phase2 = Phase2(unmet, self.supply, self._credit.loose, told.options, told.now, before)
         yield from phase2.run()
         given_back = yield from reclaims(self.supply, self._credit.loose, phase2.picked)
         acquisitions = yield from self._acquisition.actions(short)
@@ -183,36 +198,79 @@ class Plan:
         blocked: frozenset[tuple[str, str]],
     ) -> Generator[int, None, None]:
         """Verdicts for those of whom there is something new to say."""
+        older: dict[Row, Verdict] = {}
         fresh: dict[Row, Verdict] = {}
-        if found is before:
-            for row in found.unmet:
-                age, parked_age = ages.get(age_key(row), 0), parked.get(row.demand.need.key, 0)
-                fresh[row] = replace(self._verdicts[row], age=age, parked_age=parked_age)
-                yield 1
-        else:
+        looked_at: Collection[Row] = () if found is before else set(self._credit.looked_at)
+        concerned: Collection[Row] = found.unmet
+        if found is not before:
             concerned = dict.fromkeys(self._credit.looked_at)
             concerned.update(self._credit.short)
-            for row in concerned:
-                resolution = found.phase2.resolutions.get(row)
-                age, parked_age = ages.get(age_key(row), 0), parked.get(row.demand.need.key, 0)
-                fresh[row] = judge(row, age, parked_age, resolution, blocked)
-                yield 1
+        same_blocked = before is not None and before.blocked == found.blocked
+        for piece in pieces(concerned):
+            work = 1
+            for row in piece:
+                resolution, known = found.phase2.resolutions.get(row), self._verdicts.get(row)
+                age, parked_age = ages.get(row.age_key, 0), parked.get(row.key, 0)
+                if known is not None and (
+                    found is before
+                    or (
+                        known.resolution is resolution is not None
+                        and known.supply == NO_SUPPLY
+                        and same_blocked
+                        and row not in looked_at
+                    )
+                ):
+                    older[row] = known.aged(age, parked_age)
+                else:
+                    fresh[row] = judge(row, age, parked_age, resolution, blocked)
+                    work += 1
+            yield work
         self.changed += [(self._verdicts.get(row), verdict) for row, verdict in fresh.items()]
+        self._verdicts.update(older)
         self._verdicts.update(fresh)
         # A new list each time: whoever has the last one keeps it as it was.
-        self.verdicts = [self._verdicts[row] for row in self.rows]
+        if found is before and older:
+            if not self._indexes:
+                self._indexes = {row: index for index, row in enumerate(self.rows)}
+            verdicts = list(self.verdicts)
+            for row, verdict in older.items():
+                verdicts[self._indexes[row]] = verdict
+            self.verdicts = verdicts
+        elif older or fresh or len(self.verdicts) != len(self.rows):
+            self.verdicts = [self._verdicts[row] for row in self.rows]
 
 
-def unlike(one: Outcome, other: Outcome) -> str | None:
+def _exchanged(rows: list[Row], gone: list[Row], come: list[Row]) -> list[Row]:
+    """The rows with some taken out and others put in, in the order they are served."""
+    left = set(gone)
+    kept = [row for row in rows if row not in left] if left else list(rows)
+    if len(come) * _FEW > len(kept):
+        kept += come
+        kept.sort(key=_place)
+    else:
+        for row in come:
+            bisect.insort(kept, row, key=_place)
+    return kept
+
+
+_place: Final = attrgetter("demand.place")
+_FEW: Final = 64
+"""As long as one in so many comes, putting each in its place is cheaper than sorting."""
+
+
+def unlike(one: Outcome, other: Outcome) -> Generator[int, None, str | None]:
     """The first thing two outcomes do not agree about; None if they agree."""
-    for number, (a, b) in enumerate(zip(one.decided, other.decided, strict=False)):
-        if a != b:
-            return f"action {number}: {a} and {b}"
-    if len(one.decided) != len(other.decided):
-        return f"{len(one.decided)} and {len(other.decided)} actions"
-    for number, (v, w) in enumerate(zip(one.verdicts, other.verdicts, strict=False)):
-        if v != w:
-            return f"verdict {number}: {v} and {w}"
+    for name, ours, theirs in (
+        ("action", one.decided, other.decided),
+        ("verdict", one.verdicts, other.verdicts),
+    ):
+        for piece in pieces(enumerate(zip(ours, theirs, strict=False))):
+            yield 1
+            for number, (a, b) in piece:
+                if a != b:
+                    return f"{name} {number}: {a} and {b}"
+        if len(ours) != len(theirs):
+            return f"{len(ours)} and {len(theirs)} {name}s"
     for name in ("parts", "ages", "folds", "parked", "helped"):
         if getattr(one, name) != getattr(other, name):
             return f"{name}: {getattr(one, name)} and {getattr(other, name)}"

@@ -2,14 +2,14 @@
 (engine.md §11)."""
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
-from bigfleet.engine.assign import Work
 from bigfleet.engine.cells import Call, Pool
 from bigfleet.engine.needs import Place
 from bigfleet.engine.options import Options, drain_grace_s
+from bigfleet.engine.pace import Work, pieces
 from bigfleet.engine.spread import SpreadCounts, strict_spread
 from bigfleet.engine.stock import Row, Span, Stock
 from bigfleet.engine.supply import Supply
@@ -56,12 +56,14 @@ class Phase2:
     """Phase 2 over the supply that Phase 1 left."""
 
     short: list[Row]
-    """The Needs that lack something, in the order they are served."""
+    """The Needs that lack something, in the order they are served, and so the highest priority first."""
     supply: Supply
     loose: Iterable[Stock]
     """Where the Configured machines are that nobody claims."""
     options: Options
     now: int
+    before: Mapping[Row, Resolution] = field(default_factory=dict)
+    """What was found the last time."""
     actions: list[Action] = field(default_factory=list)
     resolutions: dict[Row, Resolution] = field(default_factory=dict)
     """One for every Need that Phase 1 left short, in the order they were served."""
@@ -71,12 +73,25 @@ class Phase2:
     _loose: dict[Pool, list[Stock]] = field(default_factory=dict)
 
     def run(self) -> Work:
-        """Resolve the unsatisfied Needs, the highest priority first."""
+        """Resolve the unsatisfied Needs one after the other."""
         for stock in self.loose:
             self._loose.setdefault(stock.cell.pool, []).append(stock)
-        for row in sorted(self.short, key=lambda row: -row.demand.need.profile.priority):
-            self.resolutions[row] = self._resolve(row)
-            yield 1
+        barren = self.supply.barren
+        for piece in pieces(self.short):
+            work = 1
+            for row in piece:
+                if barren(row.fit):
+                    self.resolutions[row] = self._nothing(row)
+                else:
+                    found = self.resolutions[row] = self._resolve(row)
+                    work += 1 + len(found.picks)
+            yield work
+
+    def _nothing(self, row: Row) -> Resolution:
+        known = self.before.get(row)
+        if known is not None and known.deficit is row.remaining and not (known.picks or known.counted):
+            return known
+        return Resolution(row.remaining)
 
     def takeable(self, row: Row) -> Iterator[Range]:
         """Configured machines that suit a Need and are nobody's, or of lower rank."""

@@ -4,10 +4,11 @@ A dropped action is never lost: an unchanged world yields it again in the next c
 """
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import islice, zip_longest
 
 from bigfleet.engine.actions import Action, ActionKind
 from bigfleet.engine.options import Options
@@ -66,12 +67,11 @@ class Rails:
             return Passed([], suppressed=Counter(a.kind for a in decided))
         if options.dry_run:
             return Passed([], rehearsed=Counter(a.kind for a in decided))
-        actions = decided
-        actions, busy_count = _without(actions, lambda a: busy(a.machine_id))
-        actions, stale = _without(actions, lambda a: not startable(a))
-        startable_count = len(actions)
-        actions = admit(actions)
-        withheld = startable_count - len(actions)
+        # All of this happens while everybody waits, and after an outage it may be a hundred thousand actions.
+        free = [action for action in decided if not busy(action.machine_id)]
+        fit = [action for action in free if startable(action)]
+        actions = admit(fit)
+        withheld = len(fit) - len(actions)
         actions, capped = self._cap(actions, loads, options)
         deferred = dropped = 0
         if options.max_actions > 0:
@@ -81,16 +81,23 @@ class Rails:
         for cluster, count in Counter(a.cluster for a in actions if a.kind is ActionKind.RECLAIM).items():
             if cluster in loads:
                 self.buckets[cluster].tokens -= count
-        return Passed(actions, busy_count, stale, withheld, capped, deferred, dropped)
+        return Passed(
+            actions,
+            busy=len(decided) - len(free),
+            stale=len(free) - len(fit),
+            withheld=withheld,
+            capped=capped,
+            deferred=deferred,
+            dropped=dropped,
+        )
 
     def _refill(self, configured: Mapping[str, int], options: Options, now: int) -> dict[str, int]:
         """Let time flow into the buckets; returns each cluster's load, the depth of its bucket."""
         if options.reclaim_cap <= 0:
             return {}
         interval = options.cycle_interval_ns
-        loads = {
-            cluster: max(1, math.floor(options.reclaim_cap * count)) for cluster, count in configured.items()
-        }
+        part, whole = options.reclaim_cap.as_integer_ratio()
+        loads = {cluster: max(1, part * count // whole) for cluster, count in configured.items()}
         # A bucket left alone for two intervals is full again, as it would be at first sight.
         for idle in [
             c for c, b in self.buckets.items() if c not in loads and now - b.filled_at >= 2 * interval
@@ -100,6 +107,10 @@ class Rails:
             bucket = self.buckets.get(cluster)
             if bucket is None:
                 self.buckets[cluster] = Bucket(Fraction(load), now)
+                continue
+            if bucket.tokens == load:
+                # Full, as most are, and there are thousands.
+                bucket.filled_at = now
                 continue
             gained = Fraction(load * max(0, now - bucket.filled_at), interval)
             bucket.tokens = min(Fraction(load), bucket.tokens + gained)
@@ -125,19 +136,12 @@ class Rails:
         return kept, len(actions) - len(kept)
 
 
-def _without(actions: list[Action], unwanted: Callable[[Action], bool]) -> tuple[list[Action], int]:
-    kept = [action for action in actions if not unwanted(action)]
-    return kept, len(actions) - len(kept)
-
-
 def _share(actions: list[Action], limit: int) -> tuple[list[Action], int]:
     """Cut to a limit, one action of each kind in turn, so that no kind starves another."""
     if len(actions) <= limit:
         return actions, 0
-    turns = [deque(n for n, a in enumerate(actions) if a.kind is kind) for kind in ActionKind]
-    chosen: list[int] = []
-    while len(chosen) < limit:
-        for queue in turns:
-            if queue and len(chosen) < limit:
-                chosen.append(queue.popleft())
-    return [actions[n] for n in sorted(chosen)], len(actions) - limit
+    turns: dict[ActionKind, list[int]] = {kind: [] for kind in ActionKind}
+    for number, action in enumerate(actions):
+        turns[action.kind].append(number)
+    in_turn = (n for each in zip_longest(*turns.values()) for n in each if n is not None)
+    return [actions[n] for n in sorted(islice(in_turn, limit))], len(actions) - limit

@@ -1,10 +1,10 @@
 """Phase 3: bound machines nobody needs go back, idle ones that cost money are released (engine.md §12)."""
 
-import heapq
 from collections.abc import Generator, Iterable, Iterator
+from typing import Final
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
-from bigfleet.engine.cells import Call
+from bigfleet.engine.cells import NEVER, Call
 from bigfleet.engine.options import RECLAIM_GRACE_S, Options
 from bigfleet.engine.stock import Stock, in_order
 from bigfleet.engine.supply import Supply, keep_order
@@ -25,26 +25,29 @@ def reclaims(supply: Supply, loose: Iterable[Stock], picked: set[str]) -> Genera
     return actions
 
 
-def releases(supply: Supply, options: Options, now: int) -> Generator[int, None, list[Action]]:
-    """Idle machines whose hold is over, by id."""
-    spare = []
+def releases(supply: Supply, options: Options, now: int) -> Generator[int, None, tuple[list[Action], int]]:
+    """Idle machines whose hold is over, by id, and when the next one follows if nothing but time goes by."""
+    spare: list[str] = []
+    next_one = NEVER
     for pool in supply.inventory.pools(MachineState.IDLE):
         capacity_type = pool.machine_class.offer.capacity_type
         hold = options.idle_hold_ns.get(capacity_type, 0)
         if hold <= 0 or capacity_type not in _ELASTIC:
             continue
         for cell in pool.cells.values():
-            kept = cell.key.not_deletable or cell.held_off & Call.DELETE
-            if cell.idle_from + hold <= now and not kept:
-                taken = supply.stock(cell).taken
-                spare.append([(machine_id, hold) for machine_id in cell.ids[taken:]])
-                yield 1
-    actions = []
-    for machine_id, hold in heapq.merge(*spare):
-        since = supply.inventory.idle_since(machine_id)
-        if since is not None and now - since >= hold:
-            actions.append(Action(ActionKind.DELETE, machine_id, Reason.RELEASE))
-    return actions
+            if cell.key.not_deletable or cell.held_off & Call.DELETE:
+                continue
+            if cell.idle_from + hold > now:
+                next_one = min(next_one, cell.idle_from + hold)
+                continue
+            since, taken = supply.inventory.idle_times(cell), supply.stock(cell).taken
+            for machine_id, idle_from in zip(cell.ids[taken:], since[taken:], strict=True):
+                if idle_from + hold <= now:
+                    spare.append(machine_id)
+                else:
+                    next_one = min(next_one, idle_from + hold)
+            yield 1 + len(since) // _A_ROW
+    return [Action(ActionKind.DELETE, machine_id, Reason.RELEASE) for machine_id in sorted(spare)], next_one
 
 
 def _reclaims(stocks: list[Stock], cluster: str, picked: set[str]) -> Iterator[Action]:
@@ -61,4 +64,6 @@ def _reclaims(stocks: list[Stock], cluster: str, picked: set[str]) -> Iterator[A
             )
 
 
+_A_ROW: Final = 64
+"""Looking at so many clocks takes as long as a row."""
 _ELASTIC = (CapacityType.ON_DEMAND, CapacityType.SPOT)

@@ -19,6 +19,9 @@ from bigfleet_base.model import ResourceVector
 
 Rank = tuple[int, int, int, int, str, int]
 """When a Need's turn comes: precedence (engine.md §10.6), then the order Needs are served in."""
+AgeKey = tuple[str, str, str, ResourceVector | None]
+"""What identifies a Need, folded ones included, from cycle to cycle: (cluster, fingerprint, group, aggregate
+of each folded member)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,10 +50,13 @@ class Claim(Span):
 class Stock:
     """A cell and the claims on it."""
 
-    __slots__ = ("cell", "claims", "promised", "readers")
+    __slots__ = ("cell", "claims", "keep", "promised", "readers")
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
+        self.keep = (cell.machine_class.offer.price_per_hour, -cell.binding.reclamation_penalty)
+        """In which order bound machines are kept: the cheapest first, then the one worth most to its
+        tenant."""
         self.claims: list[Claim] = []
         """In the order of their rows' ranks."""
         self.readers: set[Row] = set()
@@ -91,6 +97,9 @@ class Row:
     """A Need's way through the cycles, for as long as the Need does not change."""
 
     demand: Demand
+    key: tuple[str, str, str]
+    """As ``Need.key``."""
+    age_key: AgeKey
     rank: Rank
     fit: Fit
     lacking: ResourceVector
@@ -117,10 +126,11 @@ class Row:
     @classmethod
     def of(cls, demand: Demand, fit: Fit) -> "Row":
         """A Need that holds nothing yet."""
-        profile = demand.need.profile
+        need = demand.need
+        profile, key = need.profile, need.key
         buckets = (-profile.interruption_bucket, -profile.reclamation_bucket)
         rank = (-profile.priority, *buckets, *demand.place[1:])
-        return cls(demand, rank, fit, demand.need.aggregate, demand.need.aggregate)
+        return cls(demand, key, (*key, demand.members), rank, fit, need.aggregate, need.aggregate)
 
     @property
     def parked(self) -> bool:

@@ -3,11 +3,12 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 from bigfleet.engine.cells import Call, Cell
 from bigfleet.engine.inventory import Identity, Inventory
-from bigfleet.engine.matching import CostKey
+from bigfleet.engine.matching import CostKey, Fit
 from bigfleet.engine.stock import Row, Stock, in_order
 from bigfleet_base.model import MachineState
 
@@ -25,6 +26,11 @@ class Supply:
         """Draining machines stamped for nobody who is still there."""
         self._stocks: dict[Cell, Stock] = {}
         self._identities: dict[str, Counter[Identity]] = {}
+        self._barren: dict[Fit, bool] = {}
+
+    def begin(self) -> None:
+        """A cycle looks at what there is now."""
+        self._barren.clear()
 
     def stock(self, cell: Cell) -> Stock:
         """A cell with its claims."""
@@ -96,6 +102,13 @@ class Supply:
 
     # What can be had
 
+    def barren(self, fit: Fit) -> bool:
+        """Whether nothing suits that could be had now, be taken from somebody or be waited for."""
+        known = self._barren.get(fit)
+        if known is None:
+            known = self._barren[fit] = all(next(iter(fit.pools(state)), None) is None for state in _HELPFUL)
+        return known
+
     def own_idle(self, row: Row, domain_key: str | None) -> list[Stock]:
         """The Need's own Idle machines that it may take, of a gang those in its domain."""
         if row.parked:
@@ -154,10 +167,14 @@ class Supply:
         return cluster in self.reported and identity not in self._identities.get(cluster, ())
 
 
-def keep_order(stock: Stock) -> tuple[float, float]:
-    """Bound machines: the cheapest first, then the one worth most to its tenant."""
-    cell = stock.cell
-    return (cell.machine_class.offer.price_per_hour, -cell.binding.reclamation_penalty)
+keep_order: Final = attrgetter("keep")
+"""The key by which bound machines are kept."""
+_HELPFUL: Final = (
+    MachineState.IDLE,
+    MachineState.SPECULATIVE,
+    MachineState.CONFIGURED,
+    MachineState.DRAINING,
+)
 
 
 def candidate_key(row: Row, stock: Stock) -> tuple[CostKey, float]:

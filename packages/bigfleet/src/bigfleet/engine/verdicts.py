@@ -7,12 +7,10 @@ from typing import Final
 
 from bigfleet.engine.normalise import Demand
 from bigfleet.engine.options import SUPPLY_CAP
+from bigfleet.engine.pace import pieces
 from bigfleet.engine.preempt import Resolution
-from bigfleet.engine.stock import DomainCoverage, Row
+from bigfleet.engine.stock import AgeKey, DomainCoverage, Row
 from bigfleet_base.model import EMPTY, MachineState, Need, ResourceVector
-
-AgeKey = tuple[str, str, str, ResourceVector | None]
-"""(cluster, fingerprint, group, aggregate of each folded member)."""
 
 
 class UnmetReason(StrEnum):
@@ -86,10 +84,25 @@ class Verdict:
     def need(self) -> Need:
         return self.demand.need
 
-
-def age_key(row: Row) -> AgeKey:
-    """What identifies a Need, folded ones included, from cycle to cycle."""
-    return (*row.demand.need.key, row.demand.members)
+    def aged(self, age: int, parked_age: int) -> "Verdict":
+        """The same, later."""
+        return Verdict(
+            self.demand,
+            self.satisfied,
+            self.deficit,
+            self.claimed,
+            self.sources,
+            self.same_domain,
+            self.same_satisfiable,
+            parked_age,
+            age,
+            self.reason,
+            self.detail,
+            self.outcome,
+            self.supply,
+            self.resolution,
+            self.candidates,
+        )
 
 
 def aged(
@@ -97,11 +110,11 @@ def aged(
 ) -> Generator[int, None, dict[AgeKey, int]]:
     """How long each unmet Need has been unmet; satisfied and vanished ones are forgotten."""
     grown = {}
-    for row in unmet:
+    for piece in pieces(unmet):
         yield 1
-        if not row.remaining.is_zero():
-            before = ages.get(age_key(row))
-            grown[age_key(row)] = 1 if before is None else before + tick
+        for row in piece:
+            before = ages.get(row.age_key)
+            grown[row.age_key] = 1 if before is None else before + tick
     return grown
 
 
@@ -114,6 +127,7 @@ def judge(
 ) -> Verdict:
     """Put together what the phases know of a Need."""
     counts = _sources(row, resolution)
+    claimed = counts.bound + counts.in_flight + counts.idle + counts.speculative
     reason = UnmetReason.NONE if resolution is None else _reason(row, resolution)
     if resolution is not None:
         outcome = "unsatisfied"
@@ -125,7 +139,7 @@ def judge(
         demand=row.demand,
         satisfied=resolution is None,
         deficit=row.remaining,
-        claimed=sum(len(claim) for claim in row.claims),
+        claimed=claimed,
         sources=counts,
         same_domain=row.domain,
         same_satisfiable=row.satisfiable,
@@ -184,14 +198,21 @@ def _matching_supply(row: Row) -> MatchingSupply:
     return MatchingSupply(idle, speculative, configured, any(count > SUPPLY_CAP for count in counts))
 
 
+NO_SUPPLY: Final = MatchingSupply(0, 0, 0, capped=False)
+
+
 def _sources(row: Row, resolution: Resolution | None) -> ClaimSources:
-    counts = dict.fromkeys(MachineState, 0)
-    for claim in row.claims:
-        counts[claim.stock.cell.state] += len(claim)
-    return ClaimSources(
-        bound=counts[MachineState.CONFIGURED],
-        in_flight=counts[MachineState.CONFIGURING] + counts[MachineState.CREATING],
-        idle=counts[MachineState.IDLE],
-        speculative=counts[MachineState.SPECULATIVE],
-        displaced=0 if resolution is None else len(resolution.picks) + len(resolution.counted),
-    )
+    bound = in_flight = idle = speculative = 0
+    for claim in row.held:
+        if claim.stock.cell.state is MachineState.CONFIGURED:
+            bound += claim.end - claim.start
+        else:
+            in_flight += claim.end - claim.start
+    for lot in row.bought:
+        count = sum(claim.end - claim.start for claim in lot)
+        if lot[0].stock.cell.state is MachineState.IDLE:
+            idle += count
+        else:
+            speculative += count
+    displaced = 0 if resolution is None else len(resolution.picks) + len(resolution.counted)
+    return ClaimSources(bound, in_flight, idle, speculative, displaced)

@@ -16,7 +16,7 @@ from bigfleet.engine.needs import NeedsState, NeedsTable
 from bigfleet.engine.normalise import FoldState, GangClass
 from bigfleet.engine.parking import GangKey
 from bigfleet.engine.rails import Bucket
-from bigfleet.engine.verdicts import AgeKey
+from bigfleet.engine.stock import AgeKey
 from bigfleet.shard.core.core import CoreState, ShardCore
 from bigfleet.shard.core.settings import Settings
 from bigfleet.shard.recording import machines
