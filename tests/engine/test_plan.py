@@ -70,7 +70,42 @@ def test_random_fleets_are_decided_by_changes_as_by_everything(full_size: bool) 
             assert told == now, f"seed {seed}"
 
 
+# whom a change of demand concerns
+
+
+@rule("engine.G8", "engine.I15")
+def test_gang_in_one_of_two_domains_minds_what_an_earlier_one_is_promised(lab: Lab) -> None:
+    held, earlier = gang("c", 2), gang("d", 2, priority=2000)
+    lab.have(
+        many(2, configured, "a", "c", rack="A"),
+        many(2, configured, "b", "c", rack="B"),
+        many(2, idle, "ia", rack="A"),
+        idle("ib", rack="B"),
+    )
+    lab.want(held)
+    domains = []
+    for wanted in ([], [earlier], []):
+        lab.report("d", *wanted)
+        domains.append(verdict(lab.cycle(), held).same_domain)
+
+    assert domains == ["B", "A", "B"], "where the least is left over"
+
+
 # whom a change of machines concerns
+
+
+@rule("engine.G8", "engine.I15")
+def test_gang_in_one_of_two_domains_minds_what_turns_up_there(lab: Lab) -> None:
+    held = gang("c", 2)
+    lab.have(
+        many(2, configured, "a", "c", rack="A"), many(2, configured, "b", "c", rack="B"), idle("ia", rack="A")
+    )
+    lab.want(held)
+    assert verdict(lab.cycle(), held).same_domain == "B"
+
+    lab.have(many(2, idle, "ib", rack="B"))
+
+    assert verdict(lab.cycle(), held).same_domain == "A"
 
 
 @rule("engine.S9")

@@ -11,14 +11,13 @@ import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator
-from enum import IntEnum
 from typing import Final, TypeVar
 
 from bigfleet.engine.cells import Cell, Cells
 from bigfleet.engine.domains import Gangs
 from bigfleet.engine.inventory import Identity
 from bigfleet.engine.pace import pieces
-from bigfleet.engine.stock import Claim, Rank, Row, Stock, choose, in_order
+from bigfleet.engine.stock import Claim, Rank, Reach, Row, Stock, choose, in_order
 from bigfleet.engine.supply import Supply, keep_order
 from bigfleet.engine.victims import VictimOrder
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
@@ -27,19 +26,6 @@ BOUND: Final = (MachineState.CONFIGURED, MachineState.CONFIGURING)
 _ANY: Final = "*"
 """Stands for every instance type."""
 _VISITED: Final = {state: place for place, state in enumerate(BOUND)}
-
-
-class Reach(IntEnum):
-    """How far a Need looked, and so what may change what it holds."""
-
-    OWN = 0
-    """Its own machines and those of its cluster that are nobody's."""
-    OWNERLESS = 1
-    """Machines in creation that are nobody's."""
-    CLUSTER = 2
-    """All that its cluster has."""
-    FLEET = 3
-    """All there is: looked at again whenever anything has changed."""
 
 
 class Credit:
@@ -59,6 +45,8 @@ class Credit:
         """By cluster and instance type, those who looked at all it has."""
         self._far: dict[Row, None] = {}
         """Those who looked at machines that are nobody's."""
+        self._free: defaultdict[str, dict[Row, None]] = defaultdict(dict)
+        """By instance type, gangs that looked at what everybody may have."""
         self._everywhere: dict[Row, None] = {}
         self._queue: list[tuple[Rank, int, Row]] = []
         self._numbers = itertools.count()
@@ -88,6 +76,8 @@ class Credit:
             self._withdraw(row)
             for claim in row.held:
                 self._changed(claim.stock, row.rank)
+            for stock in row.promises:
+                self._offered(stock.cell, row.rank)
             cluster = row.demand.need.cluster_id
             _discard(self._rows, cluster, row)
             for identity in row.demand.identities:
@@ -118,6 +108,8 @@ class Credit:
             for row in self._named.get((cell.binding.target_cluster, identity), ()):
                 if cell.state is MachineState.CREATING or row.reach >= Reach.CLUSTER:
                     self._look_at(row)
+        if cell.state in (MachineState.IDLE, MachineState.SPECULATIVE):
+            self._offered(cell, None)
         if not cell.ids:
             self.supply.forget(cell)
             self._unsettled.pop(stock, None)
@@ -202,6 +194,17 @@ class Credit:
                     ):
                         self._look_at(row)
 
+    def _offered(self, cell: Cell, after: Rank | None) -> None:
+        """More or less is left of what everybody may have."""
+        for name in (cell.machine_class.offer.instance_type, _ANY):
+            for row in self._free.get(name, ()):
+                if (
+                    row not in self._queued
+                    and (after is None or row.rank > after)
+                    and row.fit.suits(cell.machine_class)
+                ):
+                    self._look_at(row)
+
     def _look_at(self, row: Row) -> None:
         if row not in self._queued:
             self._queued.add(row)
@@ -210,14 +213,16 @@ class Credit:
     # A Need's turn
 
     def _credit(self, row: Row) -> None:
-        before = {claim.stock: claim.end for claim in row.held}
+        before, promised = {claim.stock: claim.end for claim in row.held}, row.promises
         self._withdraw(row)
-        row.held, row.visited, row.stopped = [], [], None
+        row.held, row.visited, row.stopped, row.promises = [], [], None, {}
         if row.demand.need.profile.same is None:
             row.lacking, reach = self._plain(row)
         else:
-            row.lacking, far = self._gangs.place(row, self)
-            reach = Reach.FLEET if far else Reach.CLUSTER
+            row.lacking, reach = self._gangs.place(row, self)
+            for stock in promised.keys() | row.promises.keys():
+                if promised.get(stock) != row.promises.get(stock):
+                    self._offered(stock.cell, row.rank)
         self._file(row, reach)
         for claim in row.held:
             if before.pop(claim.stock, None) != claim.end:
@@ -235,7 +240,10 @@ class Credit:
         if row.reach >= Reach.CLUSTER:
             for name in row.fit.instance_types or (_ANY,):
                 _discard(self._wide, (row.demand.need.cluster_id, name), row)
-        if row.reach >= Reach.FLEET:
+        if row.reach is Reach.FREE:
+            for name in row.fit.instance_types or (_ANY,):
+                _discard(self._free, name, row)
+        elif row.reach is Reach.FLEET:
             self._everywhere.pop(row, None)
         row.reach = Reach.OWN
 
@@ -247,7 +255,10 @@ class Credit:
         if reach >= Reach.CLUSTER:
             for name in row.fit.instance_types or (_ANY,):
                 self._wide[row.demand.need.cluster_id, name][row] = None
-        if reach >= Reach.FLEET:
+        if reach is Reach.FREE:
+            for name in row.fit.instance_types or (_ANY,):
+                self._free[name][row] = None
+        elif reach is Reach.FLEET:
             self._everywhere[row] = None
         if row.lacking.is_zero():
             self.short.pop(row, None)

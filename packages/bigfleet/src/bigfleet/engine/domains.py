@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from bigfleet.engine.cells import Call, Pool
 from bigfleet.engine.options import CANDIDATE_DOMAINS, DEFAULTS
-from bigfleet.engine.stock import DomainCoverage, Row, Span, Stock, choose, in_order
+from bigfleet.engine.stock import DomainCoverage, Reach, Row, Span, Stock, choose, in_order
 from bigfleet.engine.supply import Supply, keep_order, suitable
 from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
@@ -88,9 +88,9 @@ class Gangs:
                 stock.promised = 0
         self._promised.clear()
 
-    def place(self, row: Row, claims: Claims) -> tuple[ResourceVector, bool]:
+    def place(self, row: Row, claims: Claims) -> tuple[ResourceVector, Reach]:
         """Choose the gang's domain, claim what counts there, and promise it what it will acquire; returns
-        what it lacks then, and whether its choice depends on more than what its cluster has."""
+        what it lacks then, and how far it had to look."""
         key = _key(row)
         usual = [
             *(g for state in _BOUND for g in in_order(claims.usual(row, state), keep_order)),
@@ -98,7 +98,7 @@ class Gangs:
         ]
         foreign = [g for state in _BOUND for g in in_order(claims.foreign(row, state), keep_order)]
         if self._settled(row, [*usual, *foreign]):
-            return self._credit(row, claims, usual, foreign), False
+            return self._credit(row, claims, usual, foreign), Reach.CLUSTER
         need = row.demand.need
         buckets = self._first_ranking(row, [*usual, *foreign])
         ranked = _ranked(buckets, need.aggregate, second=False)
@@ -113,13 +113,17 @@ class Gangs:
                 choice, relied_on = ranked[0], wider[ranked[0]]
         row.domain = choice
         if choice is None:
-            return need.aggregate, not row.parked
+            return need.aggregate, Reach.CLUSTER if row.parked else Reach.FLEET
         lacking = self._credit(row, claims, usual, foreign)
-        if not row.parked and not lacking.is_zero():
-            residual = self._promise(row, lacking, key)
-            if relied_on is not None:
-                _rely(residual, relied_on, self._reliance, self._order, need.profile.priority)
-        return lacking, not row.parked
+        if row.parked:
+            return lacking, Reach.CLUSTER
+        if lacking.is_zero():
+            # What others could be made to give up matters only to those that nothing else can hold.
+            return lacking, Reach.FREE if row.satisfiable else Reach.FLEET
+        residual = self._promise(row, lacking, key)
+        if relied_on is not None:
+            _rely(residual, relied_on, self._reliance, self._order, need.profile.priority)
+        return lacking, Reach.FLEET
 
     def _settled(self, row: Row, creditable: Groups) -> bool:
         """Whether one domain, and only one, already has all of the gang: then no other can beat it, and what
@@ -264,6 +268,7 @@ class Gangs:
                 for stock, _, count in choose(group, residual, [stock.promised for stock in group]):
                     self._promised.setdefault(stock.cell.pool, {})[stock] = None
                     stock.promised += count
+                    row.promises[stock] = row.promises.get(stock, 0) + count
                     residual = residual.less(stock.cell.alloc, count)
         return residual
 

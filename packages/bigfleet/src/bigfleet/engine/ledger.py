@@ -34,27 +34,20 @@ class Shortfall:
     age: int
 
 
+Deficits = dict[PartKey, tuple[Profile, ResourceVector]]
+"""What is missing, by part."""
+
+
 class Ledger:
     """The parts, visible and remembered; a cycle puts what ``after`` gives in their place."""
 
     def __init__(self) -> None:
         self.parts: dict[PartKey, Part] = {}
 
-    def after(
-        self, resolutions: Mapping[Row, Resolution], tick: bool
-    ) -> Generator[int, None, dict[PartKey, Part]]:
-        """The parts after a cycle that found this for the Needs that were short."""
-        sums: dict[PartKey, tuple[Profile, ResourceVector]] = {}
-        for piece in pieces(resolutions.items()):
-            yield 1
-            for row, found in piece:
-                if found.deficit.is_zero():
-                    continue
-                key, profile = row.key[:2], row.demand.need.profile
-                _, deficit = sums.get(key, (profile, EMPTY))
-                sums[key] = (profile, deficit + found.deficit)
+    def after(self, deficits: Deficits, tick: bool) -> Generator[int, None, dict[PartKey, Part]]:
+        """The parts after a cycle that found this missing."""
         parts: dict[PartKey, Part] = {}
-        for short in pieces(sums.items()):
+        for short in pieces(deficits.items()):
             yield 1
             for key, (profile, deficit) in short:
                 known = self.parts.get(key)
@@ -68,6 +61,20 @@ class Ledger:
                     if absent <= LEDGER_MEMORY:
                         parts[key] = Part(known.profile, EMPTY, known.age, absent)
         return parts
+
+
+def missing(resolutions: Mapping[Row, Resolution]) -> Generator[int, None, Deficits]:
+    """What is missing after a cycle that found this for the Needs that were short."""
+    sums: Deficits = {}
+    for piece in pieces(resolutions.items()):
+        yield 1
+        for row, found in piece:
+            if found.deficit.is_zero():
+                continue
+            key, profile = row.key[:2], row.demand.need.profile
+            _, deficit = sums.get(key, (profile, EMPTY))
+            sums[key] = (profile, deficit + found.deficit)
+    return sums
 
 
 def report(

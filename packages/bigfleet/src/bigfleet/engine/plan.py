@@ -16,7 +16,7 @@ from bigfleet.engine.assign import Acquisition
 from bigfleet.engine.cells import Cell
 from bigfleet.engine.credit import Credit
 from bigfleet.engine.inventory import Inventory
-from bigfleet.engine.ledger import Ledger, Part, PartKey
+from bigfleet.engine.ledger import Deficits, Ledger, Part, PartKey, missing
 from bigfleet.engine.matching import Matcher
 from bigfleet.engine.needs import Arrived, Place
 from bigfleet.engine.normalise import Folding, FoldState, GangClass, Renewal
@@ -77,6 +77,7 @@ class _Found:
     unmet: list[Row]
     acquisitions: list[Action]
     phase2: Phase2
+    deficits: Deficits
     reclaims: list[Action]
 
 
@@ -148,7 +149,7 @@ class Plan:
         ages = yield from aged(memory.ages, found.unmet, told.tick)
         resolutions = found.phase2.resolutions
         yield from self._judge(found, before, ages, parked, told.blocked)
-        parts = yield from memory.ledger.after(resolutions, told.tick)
+        parts = yield from memory.ledger.after(found.deficits, told.tick)
         self._found = found
         return Outcome(
             [*found.acquisitions, *found.phase2.actions, *found.reclaims, *self._deletes],
@@ -185,9 +186,10 @@ class Plan:
         before = {} if self._found is None else self._found.phase2.resolutions
         phase2 = Phase2(unmet, self.supply, self._credit.loose, told.options, told.now, before)
         yield from phase2.run()
+        deficits = yield from missing(phase2.resolutions)
         given_back = yield from reclaims(self.supply, self._credit.loose, phase2.picked)
         acquisitions = yield from self._acquisition.actions(short)
-        return _Found(told.options, told.blocked, unmet, acquisitions, phase2, given_back)
+        return _Found(told.options, told.blocked, unmet, acquisitions, phase2, deficits, given_back)
 
     def _judge(
         self,

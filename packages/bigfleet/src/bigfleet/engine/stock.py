@@ -9,6 +9,7 @@ import bisect
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
 from operator import mul
 from typing import Any, Final
 
@@ -92,6 +93,21 @@ class Stock:
             claims.insert(bisect.bisect_left(claims, claim.row.rank, key=_rank), claim)
 
 
+class Reach(IntEnum):
+    """How far a Need looked for what it holds, and so what may change that."""
+
+    OWN = 0
+    """Its own machines and those of its cluster that are nobody's."""
+    OWNERLESS = 1
+    """Machines in creation that are nobody's."""
+    CLUSTER = 2
+    """All that its cluster has."""
+    FREE = 3
+    """That, and what everybody may have."""
+    FLEET = 4
+    """All there is: looked at again whenever anything has changed."""
+
+
 @dataclass(slots=True, eq=False)
 class Row:
     """A Need's way through the cycles, for as long as the Need does not change."""
@@ -110,8 +126,9 @@ class Row:
     """What counts for it without being bought."""
     bought: list[list[Claim]] = field(default_factory=list)
     """What this cycle acquires, lot by lot in the order it was chosen; inside a lot ids decide."""
-    reach: int = 0
-    """How far it looked for what it holds (``credit.Reach``)."""
+    promises: dict[Stock, int] = field(default_factory=dict)
+    """Of a gang: what is set aside for it while later ones choose their domains."""
+    reach: Reach = Reach.OWN
     visited: list[Stock] = field(default_factory=list)
     """Where it is among the readers."""
     stopped: tuple[int, tuple[float, float]] | None = None
