@@ -4,6 +4,7 @@ The engine behind ``EngineJudge`` decides by changes and by everything in every 
 where the two differ. What a scenario here expects is therefore only half of its claim.
 """
 
+import gc
 import random
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
@@ -13,11 +14,12 @@ import pytest
 from bigfleet.engine.cells import NO_CALL, Call
 from bigfleet.engine.cycle import CycleInputs, CycleResult, Engine
 from bigfleet.engine.plan import Change
+from bigfleet.engine.stock import Row
 from bigfleet.engine.verdicts import Verdict
 from bigfleet_base.model import Machine
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
 from tests.engine.adapter import EngineJudge, PersistentEngine
-from tests.engine.dsl import SPOT, configured, creating, draining, gang, idle, many, need, types
+from tests.engine.dsl import SPOT, configured, creating, draining, gang, idle, many, need, types, units
 from tests.engine.fleets import generate, play
 from tests.engine.lab import START, Lab, claims, targets, verdict
 from tests.oracle.results import SECOND
@@ -246,6 +248,18 @@ def test_one_need_among_many_takes_its_place(lab: Lab) -> None:
     assert profiles == [first.profile, *(each.profile for each in many_needs), last.profile]
 
 
+@rule("engine.I4")
+def test_row_of_which_only_the_unit_changes_is_another(lab: Lab) -> None:
+    wanted = need("c", 2)
+    lab.have(idle("large", size=2, price=9), many(2, idle, "m"))
+    lab.want(wanted)
+    assert targets(lab.cycle()) == ["m-0", "m-1"]
+
+    lab.want(replace(wanted, min_unit=units(2)))
+
+    assert targets(lab.cycle()) == ["large"]
+
+
 # what is decided anew although neither machines nor demand have changed
 
 
@@ -417,3 +431,26 @@ def _engine(*machines: Machine | Iterable[Machine], full_every: int = 1) -> Engi
         for machine in [item] if isinstance(item, Machine) else item:
             engine.inventory.insert(machine, START)
     return engine
+
+
+# what is left of the past
+
+
+def test_demand_that_is_gone_and_plans_that_are_discarded_leave_nothing_to_collect() -> None:
+    engine = _engine(*many(20, idle, "m"), *many(20, configured, "n", "c0"))
+    engine.full_every = 2
+    gc.collect()
+    gc.disable()
+    try:
+        for cycle in range(40):
+            if cycle == 7:
+                engine.start_over()
+            # All of it, which makes a new plan, or a little, which does not.
+            for n in range(2 if cycle % 4 else 10):
+                engine.needs.apply_rollup(f"c{n}", [need(f"c{n}", 1 + (cycle + n) % 3)], START, guard=False)
+            engine.run(CycleInputs(now=START + cycle * SECOND))
+        rows = sum(isinstance(each, Row) for each in gc.get_objects())
+    finally:
+        gc.enable()
+
+    assert rows <= 2 * 10, "those of the plan, and those that were short in the last cycle"

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import gc
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -103,8 +102,6 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Command:
 def run(argv: Sequence[str]) -> int:
     """Run a shard until a signal; the exit status says whether that was the end."""
     command = read(argv, os.environ)
-    # Full collections walk the whole fleet. Reference counts free nearly everything; what is left can wait.
-    gc.set_threshold(20_000, 20, 100)
     logs = Logs(level=command.log_level, form=command.log_format)
     with logs.capture("shard"):
         try:

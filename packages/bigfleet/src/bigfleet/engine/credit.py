@@ -86,6 +86,7 @@ class Credit:
                     renamed[cluster, identity] = None
             self.short.pop(row, None)
             self._queued.discard(row)
+            row.let_go()
             yield 1
         for cluster, identity in renamed:
             self._renamed(cluster, identity)

@@ -181,12 +181,17 @@ class Engine:
                 next(work)
             except StopIteration as finished:
                 outcome: Outcome = finished.value
-                return outcome
+                break
+        for _ in plan.dissolve():
+            pass
+        return outcome
 
     def _decide(self, inputs: CycleInputs) -> Generator[int | str, None, CycleResult]:
         options, now = inputs.options, inputs.now
         outcome, plan, mismatch = yield from self._plan_for(inputs.told)
         is_fresh = plan is not self._last_plan
+        if is_fresh and self._last_plan is not None:
+            yield from self._last_plan.dissolve()
         available = yield from survey(self._matcher, inputs.wanted)
         judged = inputs.judging(is_fresh)
         for change in plan.changed:
@@ -242,7 +247,10 @@ class Engine:
         by_changes = yield from plan.run(arrived, changes.touched, memory, told)
         outcome = yield from fresh.run(everything, self.inventory.all_cells(), memory, told)
         mismatch = yield from unlike(by_changes, outcome)
-        return (by_changes, plan, None) if mismatch is None else (outcome, fresh, mismatch)
+        if mismatch is not None:
+            return outcome, fresh, mismatch
+        yield from fresh.dissolve()
+        return by_changes, plan, None
 
     def _is_upheaval(self, plan: Plan, arrived: Arrived, changes: Changes) -> bool:
         """Whether so much changed that looking at everything is as quick, or so that it must be."""

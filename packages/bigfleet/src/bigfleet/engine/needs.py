@@ -94,9 +94,13 @@ class NeedsTable:
         after = []
         for row in aggregate_rows(rows):
             old = known.get(row.key)
-            new = replace(row, arrival_ns=now if old is None else old.arrival_ns)
-            # What is as it was stays the same object, which is how everybody behind sees that it is.
-            after.append(old if old is not None and old == new else new)
+            if old is None:
+                after.append(replace(row, arrival_ns=now))
+            elif old.aggregate != row.aggregate or old.min_unit != row.min_unit:
+                after.append(replace(row, arrival_ns=old.arrival_ns))
+            else:
+                # What is as it was stays the same object, which is how everybody behind sees that it is.
+                after.append(old)
         if after:
             self.state.rows[cluster] = after
         else:

@@ -21,7 +21,7 @@ from bigfleet.engine.matching import Matcher
 from bigfleet.engine.needs import Arrived, Place
 from bigfleet.engine.normalise import Folding, FoldState, GangClass, Renewal
 from bigfleet.engine.options import Options
-from bigfleet.engine.pace import pieces, resorted
+from bigfleet.engine.pace import Work, pieces, resorted
 from bigfleet.engine.parking import GangKey, Parking, Stamps
 from bigfleet.engine.preempt import Phase2
 from bigfleet.engine.reclaim import reclaims, releases
@@ -160,6 +160,17 @@ class Plan:
             parked,
             {row.key for row, r in resolutions.items() if r.picks or r.counted},
         )
+
+    def dissolve(self) -> Work:
+        """Another plan takes its place."""
+        for piece in pieces(self.rows):
+            yield 1
+            for row in piece:
+                row.let_go()
+        for stocks in pieces(self.supply.stocks()):
+            yield 1
+            for stock in stocks:
+                stock.let_go()
 
     def _exchange(self, stamped: Renewal) -> Generator[int, None, None]:
         gone = [self._at.pop(place) for place in stamped.gone]

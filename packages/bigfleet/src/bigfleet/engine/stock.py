@@ -74,6 +74,11 @@ class Stock:
     def left(self) -> int:
         return len(self.cell.ids) - self.taken
 
+    def let_go(self) -> None:
+        """As ``Row.let_go``."""
+        self.claims.clear()
+        self.readers.clear()
+
     def before(self, rank: Rank) -> int:
         """How many were claimed when a Need's turn came."""
         claims = self.claims
@@ -160,6 +165,11 @@ class Row:
         yield from self.held
         for lot in self.bought:
             yield from lot
+
+    def let_go(self) -> None:
+        """Forget all machines, so that what is gone is gone at once: rows, claims and stocks refer to each
+        other, and a process that lives long hardly ever looks for garbage among what is old."""
+        self.held, self.bought, self.visited, self.promises = [], [], [], {}
 
     def buy(self, parts: "list[Part]") -> None:
         """Acquire the next machines of some stocks that tie."""

@@ -39,6 +39,10 @@ class Supply:
             found = self._stocks[cell] = Stock(cell)
         return found
 
+    def stocks(self) -> Iterable[Stock]:
+        """All that somebody has looked at."""
+        return self._stocks.values()
+
     def forget(self, cell: Cell) -> None:
         """A cell is gone, and with it all claims on it."""
         self._stocks.pop(cell, None)
