@@ -53,7 +53,7 @@ demo: $(READY) ## Run a shard, a provider and three clusters here, and watch (AR
 
 .PHONY: test
 test: $(READY) ## Run the tests that need only Python (ARGS goes to pytest)
-	$(BIN)/pytest --ignore=tests/kube $(ARGS)
+	$(BIN)/pytest --ignore=tests/kube --numprocesses=auto --dist=worksteal $(ARGS)
 
 .PHONY: check
 check: $(READY) ## Lint, format, types, import contracts, generated files, rules with tests

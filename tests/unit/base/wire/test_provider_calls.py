@@ -33,6 +33,7 @@ NOTES = {"k": "v", "empty": "", "odd\x00": "\u00e9"}
         ),
         (calls.encode_delete(TOKEN, "m-1"), pb.DeleteRequest(machine_id="m-1")),
     ],
+    ids=["create", "configure", "drain", "delete"],
 )
 def test_every_mutation_carries_its_arguments_and_the_whole_token(sent: bytes, message: Any) -> None:
     message.shard_id, message.shard_epoch, message.sequence_number = "shard-0", 3, 17
