@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 from xml.etree import ElementTree
 
-from tests.component.providerkit.processes import free_port
+from tests.support.parts.process import free_port
 
 REGION = "eu-west-1"
 TEMPLATE = "bigfleet"

@@ -23,8 +23,8 @@ from bigfleet_providerkit.process import Serving, serve_in_process
 from bigfleet_providerkit.settings import Settings
 from bigfleet_providerkit.work import NANOS
 from tests.component.ec2.cloud import PRICES, REGION, TEMPLATE, Cloud
-from tests.component.providerkit.processes import free_port
 from tests.support.eventually import eventually
+from tests.support.parts.process import free_port
 
 NAME = "ec2-test"
 METADATA = {"bigfleet.lucy.sh/assigned-group": "a\0b", "key": "värde"}

@@ -13,15 +13,9 @@ from grpc import aio
 
 from bigfleet_base.api.v1alpha1 import provider_pb2_grpc
 from bigfleet_base.wire import dial
+from tests.support.parts.process import free_port
 
 ROOT = Path(__file__).parents[3]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class ToyProcess:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -21,6 +22,9 @@ from bigfleet_providerkit.conformance.connection import Connection, Tls, Unreach
 BOOT_S: Final = 20.0
 _STOP_S: Final = 15.0
 _SHOWN_LINES: Final = 15
+_HOST: Final = "127.0.0.1"
+_PORTS: Final = range(20_000, 30_000)
+"""Below those that systems hand out by themselves, to clients and to servers that ask for any."""
 
 
 class Managed:
@@ -34,10 +38,13 @@ class Managed:
         self.state = self.folder / "state.db"
         self._log = self.folder / "output.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._claim: socket.socket | None = None
 
     async def boot(self) -> str:
         """Start it and return its address once it serves; UnreachableError with its last words if not."""
-        address = f"127.0.0.1:{_free_port()}"
+        self._let_go()
+        self._claim = _claim_port()
+        address = f"{_HOST}:{self._claim.getsockname()[1]}"
         values = {"{addr}": address, "{state}": str(self.state), "{seed_count}": str(self._seed_count)}
         try:
             with self._log.open("ab") as log:
@@ -93,6 +100,7 @@ class Managed:
                     await loop.run_in_executor(None, self._process.wait, _STOP_S)
         finally:
             self.kill()
+            self._let_go()
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def output(self) -> str:
@@ -104,6 +112,11 @@ class Managed:
         # Once it is known to have ended, its number may be somebody else's.
         if self._process.poll() is None:
             os.killpg(self._process.pid, number)
+
+    def _let_go(self) -> None:
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
 
     async def _serving(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -144,8 +157,21 @@ def _filled(word: str, values: dict[str, str]) -> str:
     return word
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _claim_port() -> socket.socket:
+    """A free port, this suite's own for as long as the socket is open.
+
+    Seconds pass until the provider listens, and whoever took the port meanwhile would be taken for it:
+    another provider, with machines of the same names. The claim is the UDP port of the same number, which
+    keeps all suites of this computer off it, and not the provider.
+    """
+    for port in random.sample(_PORTS, len(_PORTS)):
+        claim = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            claim.bind((_HOST, port))
+            with socket.socket() as probe:
+                probe.bind((_HOST, port))
+        except OSError:
+            claim.close()
+        else:
+            return claim
+    raise UnreachableError(f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free for the provider")
