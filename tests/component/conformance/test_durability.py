@@ -19,7 +19,8 @@ IDS = (*(f"B100{n}" for n in range(1, 8)), *(f"X100{n}" for n in range(1, 6)))
 def report(full_size: bool) -> Report:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(durability, "KILLS", 100 if full_size else 1)
-        return run(provider_cmd=f"{FAKE} --state {{state}}", profiles=("durable",), select=IDS)
+        command = f"{FAKE} --state {{state}} --quarantine 4s"
+        return run(provider_cmd=command, profiles=("durable",), select=IDS)
 
 
 @pytest.mark.timeout(900)  # a kill costs a start, and there are many of them at full size

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from bigfleet_base.model import MachineState as S
 from bigfleet_providerkit.conformance import run
 from bigfleet_providerkit.conformance.outcome import Status
 from bigfleet_providerkit.conformance.report import Report
 from bigfleet_providerkit.fake import FakeBackend
 from bigfleet_providerkit.faults import with_fault_hooks
 from tests.component.conformance.localprocs import HOOK, agents, localproc_command
-from tests.component.conformance.world import FAKE, certified, served
+from tests.component.conformance.world import FAKE, certified, inventory, served
 from tests.support.rules import rule
 
 FAULTS = (*(f"B70{n}" for n in range(1, 9)), *(f"X70{n}" for n in range(1, 6)), "X804")
@@ -49,6 +50,25 @@ async def test_a_provider_that_looks_and_repairs_too_late_is_found_out() -> None
         report = await certified(address, profiles=("fault",), select=("X702", "X703"), recovery=0.5)
     assert "still CONFIGURED after 0.5 s, and its host is gone" in report.result("X702").reason
     assert report.result("X703").status is Status.FAILED
+
+
+def test_the_hosts_of_failed_machines_are_gone_before_their_provider_is(tmp_path: Path) -> None:
+    with localproc_command(tmp_path) as command:
+        report = run(provider_cmd=f"{command} {QUICK}", profiles=("fault",), select=("B701", "B706"))
+        assert not agents(tmp_path), "they run on, and nobody knows of them any more"
+    assert [report.result(one).slots_returned for one in ("B701", "B706")] == [0, 0], "Failed at their end"
+    assert report.left == ()
+
+
+async def test_a_machine_that_nobody_repairs_is_named() -> None:
+    async with served(with_fault_hooks(FakeBackend())) as address:
+        report = await certified(address, profiles=("fault",), select=("B701",), recovery=0.5)
+        failed = await inventory(address, S.FAILED)
+    [machine_id] = failed
+    assert report.result("B701").status is Status.PASSED, "the machine was its own to break"
+    assert report.left == (f"{machine_id} (FAILED in the fault lane)",)
+    assert f"\nleft behind: {machine_id} (FAILED in the fault lane)\n" in report.text()
+    assert report.as_dict()["slots"]["left"] == list(report.left)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +116,7 @@ async def test_configured_without_a_node_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _cluster(tmp_path, monkeypatch)
+    (tmp_path / "kubeconfig").touch()
     async with served() as address:
         report = await certified(address, select=("X601",), readiness_oracle=str(tmp_path / "kubeconfig"))
     assert report.result("X601").status is Status.FAILED

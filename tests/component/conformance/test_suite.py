@@ -87,7 +87,7 @@ def test_programs_with_crashes_and_faults_match_the_model(
     monkeypatch: pytest.MonkeyPatch, full_size: bool
 ) -> None:
     monkeypatch.setattr(stateful, "PROGRAMS", 20 if full_size else 1)
-    command = f"{FAKE} --state {{state}}"
+    command = f"{FAKE} --state {{state}} --quarantine 4s"
     result = run(provider_cmd=command, profiles=("durable",), select=("X1201",)).result("X1201")
     assert result.status is Status.PASSED, result.reason
 

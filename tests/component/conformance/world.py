@@ -11,6 +11,7 @@ import grpc
 from grpc import aio
 
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
+from bigfleet_base.model import MachineState
 from bigfleet_base.telemetry import Logs
 from bigfleet_providerkit import Backend
 from bigfleet_providerkit.conformance.options import Options
@@ -121,10 +122,11 @@ async def tcp(answer: bytes) -> AsyncIterator[str]:
         await server.wait_closed()
 
 
-async def inventory(address: str) -> dict[str, int]:
-    """Machine id → state."""
+async def inventory(address: str, *states: MachineState) -> dict[str, int]:
+    """Machine id → state, of machines in these states or in any."""
     async with grpc.aio.insecure_channel(address) as channel:
         call = channel.unary_unary(
             f"/{SERVICE}/List", pb.ListFilter.SerializeToString, pb.MachineList.FromString
         )
-        return {machine.id: machine.state for machine in (await call(pb.ListFilter())).machines}
+        listed = await call(pb.ListFilter(states=[int(state) for state in states]))  # type: ignore[misc]  # enums of model have these numbers
+        return {machine.id: machine.state for machine in listed.machines}

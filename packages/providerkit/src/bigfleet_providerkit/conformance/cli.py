@@ -6,7 +6,9 @@ Exit status: 0 certified, 1 failed, 2 usage, 3 incomplete, 4 endpoint unreachabl
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from bigfleet_base.options import UsageError
@@ -27,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         options, output = parse(sys.argv[1:] if argv is None else argv, os.environ)
     except UsageError as error:
         print(f"{_NAME}: {error}", file=sys.stderr)
+        return _USAGE
+    if output.folder is not None and (trouble := _unwritable(output.folder)):
+        print(f"{_NAME}: cannot write into {output.folder} (--out): {trouble}", file=sys.stderr)
         return _USAGE
     # gRPC reports on its own standard error what the suite says in a sentence.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -59,19 +64,27 @@ class Lines:
         self._colours = stream.isatty() and "NO_COLOR" not in os.environ
 
     def lane(self, lane: Lane, ids: int, about: str) -> None:
-        self._say(f"{lane} lane, {ids} ids: {about}")
+        self.say(f"{lane} lane, {ids} ids: {about}")
 
     def done(self, result: Result) -> None:
         status = f"{result.status:18}"
         if self._colours:
             status = f"\x1b[{_COLOURS.get(result.status, 33)}m{status}\x1b[0m"
         about = result.reason if result.status not in (Status.PASSED,) else result.behaviour.title
-        self._say(
-            f"{result.behaviour.id:6} {status} {result.seconds:6.2f} s  {' '.join(about.split())[:300]}"
-        )
+        self.say(f"{result.behaviour.id:6} {status} {result.seconds:6.2f} s  {' '.join(about.split())[:300]}")
 
-    def _say(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+    def say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+def _unwritable(folder: Path) -> str:
+    """Why reports cannot be put there; better known now than when there are some."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _show(report: "Report", output: Output) -> int:

@@ -47,6 +47,8 @@ class Report:
     latencies: Mapping[str, Latencies]
     problem: str = ""
     """Why nothing could be checked, in a sentence."""
+    left: tuple[str, ...] = ()
+    """Machines that the suite has used and could not return."""
 
     @property
     def verdict(self) -> Verdict:
@@ -99,6 +101,7 @@ class Report:
             "slots": {
                 "consumed": sum(result.slots_taken for result in self.results),
                 "returned": sum(result.slots_returned for result in self.results),
+                "left": list(self.left),
             },
         }
 
@@ -172,6 +175,7 @@ class Report:
         notes = [r for r in self.results if r.status is Status.VACUOUS or r.lenient or r.notes]
         lines += [""] if notes else []
         lines += [f"{r.behaviour.id} {r.status}: {_remarks(r)}" for r in notes]
+        lines += ["", f"left behind: {'; '.join(_shortened(self.left))}"] if self.left else []
         passed, counted = self._score()
         lines += ["", f"{self.verdict}  {self.provider}  {passed}/{counted} in {self.seconds:.1f} s"]
         if self.verdict is not Verdict.CERTIFIED:

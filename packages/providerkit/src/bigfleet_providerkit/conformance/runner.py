@@ -10,12 +10,13 @@ from typing import Final, Protocol
 
 from grpc import StatusCode as Code
 
+from bigfleet_base.model import MachineState
 from bigfleet_base.options import UsageError
 from bigfleet_base.telemetry.redact import error_text
 from bigfleet_providerkit.conformance import checks
 from bigfleet_providerkit.conformance.catalogue import BEHAVIOURS, Behaviour, Gate, Lane
 from bigfleet_providerkit.conformance.checks import Check, CheckFailed, SkipCapability, SkipFixture, Trouble
-from bigfleet_providerkit.conformance.client import Client
+from bigfleet_providerkit.conformance.client import Client, state_of
 from bigfleet_providerkit.conformance.connection import Tls, UnreachableError
 from bigfleet_providerkit.conformance.evidence import Evidence, Latencies
 from bigfleet_providerkit.conformance.lanes import open_lane
@@ -38,6 +39,8 @@ class Progress(Protocol):
 
     def done(self, result: Result) -> None: ...
 
+    def say(self, text: str) -> None: ...
+
 
 class Unwatched:
     """Nobody does."""
@@ -46,6 +49,9 @@ class Unwatched:
         """Nothing."""
 
     def done(self, result: Result) -> None:
+        """Nothing."""
+
+    def say(self, text: str) -> None:
         """Nothing."""
 
 
@@ -64,6 +70,7 @@ class Run:
         self._results: dict[str, Result] = {}
         self._capabilities: Capabilities | None = None
         self._problem = ""
+        self._left: list[str] = []
 
     async def certify(self) -> Report:
         """Run everything the options ask for; UnreachableError when there is nobody to ask."""
@@ -86,6 +93,7 @@ class Run:
             capabilities=self._capabilities,
             latencies=self._latencies,
             problem=self._problem,
+            left=tuple(self._left),
         )
 
     # What is to run
@@ -135,6 +143,7 @@ class Run:
                 if await self._prepare(lane, opened, ids):
                     self._progress.lane(lane, len(ids), f"against {opened.connection.address}")
                     await self._run_ids(lane, opened, ids)
+                    await self._leave(lane, opened)
             finally:
                 await opened.close()
         except SkipFixture as skip:
@@ -144,6 +153,26 @@ class Run:
             if not self._results:
                 raise UnreachableError(str(error)) from error
             self._finish_all(lane, ids, Status.ERROR, str(error))
+
+    async def _leave(self, lane: Lane, opened: Target) -> None:
+        """Return what checks could not: nobody looks for hosts any more when their provider has ended."""
+        # The hosts of the reference end with it.
+        if not self._options.reclaim or opened.hooks == "reference":
+            return
+        try:
+            await opened.revive()
+            client = self._client(opened)
+            if not (machines := await opened.slots.unreturned(client)):
+                return
+            failed = sum(state_of(machine) is MachineState.FAILED for machine in machines)
+            self._progress.say(
+                f"{lane} lane: returning {len(machines)} machines, {failed} of them once they are repaired"
+            )
+            await opened.slots.put_away(client, [machine.id for machine in machines], self._deadline)
+            left = await opened.slots.unreturned(client)
+            self._left += [f"{one.id} ({state_of(one).name} in the {lane} lane)" for one in left]
+        except (CheckFailed, Trouble, UnreachableError) as error:
+            self._left.append(f"whatever the {lane} lane has used: {error}")
 
     async def _prepare(self, lane: Lane, opened: Target, ids: Sequence[Behaviour]) -> bool:
         """Find out what the provider can do, and whether it has machines enough to begin with."""

@@ -1,6 +1,7 @@
 """The provider that a lane's ids run against: what it can do, and which of its machines are free."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ FAULT_LABELS: Final = "conformance.fault/"
 CREATE_FAULT: Final = FAULT_LABELS + "create"
 _LIST_DEADLINE_S: Final = 120.0
 RECLAIM_AFTER_FAILURE_S: Final = 2.0
+_REPAIR_POLL_S: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ class Slots:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._held: set[str] = set()
+        self._used: dict[str, float] = {}
+        """When each machine that was ever taken was last somebody's."""
         self._reserved = 0
         self._freed = asyncio.Condition()
 
@@ -162,7 +166,7 @@ class Slots:
         ordinary = [machine.id for machine in await self.ordinary()]
         if len(ordinary) < count:
             raise SkipFixture(f"needs {count} Speculative machines and {len(ordinary)} are free")
-        self._held.update(ordinary[:count])
+        self._hold(ordinary[:count])
         return ordinary[:count]
 
     async def has_faulty(self) -> bool:
@@ -173,13 +177,14 @@ class Slots:
         """A machine whose Create ends in this fault (``error`` or ``hang``)."""
         for machine in await self.free():
             if machine.labels.get(CREATE_FAULT) == fault:
-                self._held.add(machine.id)
+                self._hold([machine.id])
                 return machine.id
         raise SkipFixture(f"no Speculative machine has the label {CREATE_FAULT}={fault}")
 
     def drop(self, machine_ids: Sequence[str]) -> None:
         """They are nobody's again, whatever state they are in."""
         self._held.difference_update(machine_ids)
+        self._used |= dict.fromkeys(machine_ids, time.monotonic())
 
     async def reserve(self, count: int, total: int) -> None:
         """Wait until this many may be taken beside what running checks will take."""
@@ -196,6 +201,29 @@ class Slots:
         """Drain and delete what a check has used; how many are Speculative again."""
         returned = await asyncio.gather(*(self._return(client, one, limit) for one in machine_ids))
         return sum(returned)
+
+    async def unreturned(self, client: Client) -> list[pb.Machine]:
+        """Machines that were taken once and are not where they could be returned to."""
+        returned = {MachineState.SPECULATIVE}
+        if not self._target.capabilities.delete:
+            returned.add(MachineState.IDLE)
+        fleet = expect.ok(await client.list()).machines
+        return [one for one in fleet if one.id in self._used and state_of(one) not in returned]
+
+    async def put_away(self, client: Client, machine_ids: Sequence[str], deadline: float) -> None:
+        """Return machines for good, the Failed ones once they are repaired."""
+
+        async def one(machine_id: str) -> None:
+            latest = min(deadline, self._used[machine_id] + self._target.options.recovery)
+            await _repaired(client, machine_id, latest - time.monotonic())
+            is_over = time.monotonic() >= deadline
+            await self._return(client, machine_id, RECLAIM_AFTER_FAILURE_S if is_over else None)
+
+        await asyncio.gather(*map(one, machine_ids))
+
+    def _hold(self, machine_ids: Sequence[str]) -> None:
+        self._held.update(machine_ids)
+        self._used |= dict.fromkeys(machine_ids, time.monotonic())
 
     async def _return(self, client: Client, machine_id: str, limit: float | None) -> bool:
         options = self._target.options
@@ -251,6 +279,16 @@ async def at_rest(
                 await asyncio.sleep(options.poll)
     except TimeoutError:
         raise CheckFailed(f"machine {machine_id} did not come to rest within {limit:g} s") from None
+
+
+async def _repaired(client: Client, machine_id: str, limit: float) -> None:
+    """Wait for the provider to take the machine out of Failed; not longer than the limit."""
+    with suppress(CheckFailed, Trouble, TimeoutError):
+        async with asyncio.timeout(limit):
+            while True:
+                if state_of(expect.ok(await client.get(machine_id))) is not MachineState.FAILED:
+                    return
+                await asyncio.sleep(_REPAIR_POLL_S)
 
 
 def _is_faulty(machine: pb.Machine) -> bool:
