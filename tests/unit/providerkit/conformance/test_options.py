@@ -4,12 +4,14 @@ import shlex
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from bigfleet_base.options import UsageError
 from bigfleet_providerkit.conformance import cli
 from bigfleet_providerkit.conformance.options import Options, parse
+from tests.support.ca import CertificateAuthority
 
 TARGET = ("--target", "127.0.0.1:9000")
 
@@ -51,6 +53,11 @@ def test_certificates_keys_and_shards_are_given_in_order() -> None:
         ("", "either --target HOST:PORT of a running one, or --provider-cmd"),
         ("--target a:1 --provider-cmd 'x {addr}'", "either --target"),
         ("--provider-cmd 'provider --addr :9000'", "write {addr} in it"),
+        ("--provider-cmd '\"provider --addr {addr}'", "cannot be split into words: No closing quotation"),
+        ("--target a:1 --profile ''", "--profile is empty: name some of core, cloud"),
+        ("--target a:1 --profile auto,core", "auto finds the profiles itself"),
+        ("--target a:1 --select B101 --exclude B1*", "has no id that --select and --exclude leave in"),
+        ("--target a:1 --select B701", "--profile core has no id that"),
         ("--target a:1 --profile core,moon", "'moon' is none of core, cloud"),
         ("--target a:1 --select Q*", "no id matches 'Q*'"),
         ("--target a:1 --exclude B1O1", "no id matches 'B1O1'"),
@@ -58,7 +65,23 @@ def test_certificates_keys_and_shards_are_given_in_order() -> None:
         ("--target a:1 --cert c --key k", "need --tls-ca"),
         ("--target a:1 --tls-ca a --cert c --key k --shard-id s --shard-id t", "its own --cert and --key"),
         ("--target a:1 --tls-ca a --cert c --key k --cert c --key k", "several --cert are for several"),
-        ("--target a:1 --parallel 0", "--parallel is 0"),
+        ("--target a:1 --shard-id s --shard-id s", "every --shard-id must be another one"),
+        ("--target a:1 --shard-id ''", "none of them empty"),
+        ("--target a:1 --parallel 0", "--parallel is 0; it must be at least 1"),
+        ("--target a:1 --min-slots=-1", "--min-slots is -1; it must be at least 1"),
+        ("--target a:1 --scale-seed 0", "--scale-seed is 0; it must be at least 1"),
+        ("--target a:1 --settle-timeout create=0", "--settle-timeout is 0 s; it must be more than 0"),
+        ("--target a:1 --poll 0", "--poll is 0 s"),
+        ("--target a:1 --fast-poll 0", "--fast-poll is 0 s"),
+        ("--target a:1 --transition-timeout 0", "--transition-timeout is 0 s"),
+        ("--target a:1 --recovery-timeout 0", "--recovery-timeout is 0 s"),
+        ("--target a:1 --soak 0", "--soak is 0 s"),
+        ("--target a:1 --timeout 0", "--timeout is 0 s"),
+        ("--target a:1 --timeout 99999999999999999999h", "at most 1000000000 s"),
+        ("--target a:1 --workloads no/such/folder", "no/such/folder (--workloads) is no folder"),
+        ("--target a:1 --readiness-oracle no/file", "neither a URL nor the file of a kubeconfig"),
+        ("--target a:1 --config no/file", "cannot read no/file (--config): No such file"),
+        ("--target a:1 --format pdf", "'pdf' is none of text, json, junit, badge, md"),
         ("--target a:1 --format json,md", "several --format need --out"),
         ("--target a:1 --out d --format text", "'text' is none of json"),
     ],
@@ -68,11 +91,62 @@ def test_a_mistake_is_named(words: str, said: str, capsys: pytest.CaptureFixture
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", ["--settle-timeout launch=3s", "--timeout soon", "--strict --compat"])
-def test_what_is_not_of_its_kind_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--settle-timeout launch=3s", "'launch' is none of create, configure"),
+        ("--timeout soon", "'soon' is not a duration"),
+        ("--timeout=-5s", "'-5s' is not a duration"),
+        ("--seed many", "argument --seed: invalid int value: 'many'"),
+        ("--min-slots 1.5", "argument --min-slots: invalid int value"),
+        ("--parallel two", "argument --parallel: invalid int value"),
+        ("--scale-seed x", "argument --scale-seed: invalid int value"),
+        ("--reclaim maybe", "argument --reclaim: invalid choice"),
+        ("--fault-mode mine", "argument --fault-mode: invalid choice"),
+        ("--strict --compat", "not allowed with argument"),
+        ("another", "unrecognized arguments: another"),
+    ],
+)
+def test_what_is_not_of_its_kind_is_refused(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main([*TARGET, *words.split()])
     assert end.value.code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_reports_that_cannot_be_written_are_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert cli.main([*TARGET, "--out", str(tmp_path / "file" / "reports")]) == 2
+    assert capsys.readouterr().err == (
+        f"bigfleet-conformance: cannot write into {tmp_path}/file/reports (--out): Not a directory\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--tls-ca missing", "cannot read missing (--tls-ca): No such file or directory"),
+        ("--tls-ca text", "text (--tls-ca) holds no PEM certificate"),
+        ("--tls-ca text --cert text --key text", "text (--tls-ca) holds no PEM certificate"),
+        ("--tls-ca ca --cert missing --key missing", "cannot read TLS file missing: No such file"),
+        ("--tls-ca ca --cert text --key text", "text"),
+    ],
+)
+def test_certificates_that_cannot_be_used_are_named(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("no certificate\n")
+    Path("ca").write_bytes(
+        CertificateAuthority().issue("bigfleet://admin").write(tmp_path / "made").ca.read_bytes()
+    )
+    assert cli.main([*TARGET, *words.split()]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
 
 
 def test_the_command_that_runs_an_id_again_is_understood() -> None:

@@ -79,6 +79,8 @@ class Connection:
             ca = self.tls.ca.read_bytes()
         except OSError as error:
             raise CertificateError(f"cannot read {self.tls.ca} (--tls-ca): {error.strerror}") from error
+        if b"-----BEGIN CERTIFICATE-----" not in ca:
+            raise CertificateError(f"{self.tls.ca} (--tls-ca) holds no PEM certificate")
         credentials = grpc.ssl_channel_credentials(ca)
         return aio.secure_channel(parse_address(self.address).target, credentials, options=channel_options())
 

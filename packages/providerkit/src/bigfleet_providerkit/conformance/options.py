@@ -16,6 +16,8 @@ PREFIX: Final = "BIGFLEET_CONFORMANCE_"
 KINDS: Final = ("create", "configure", "drain", "delete")
 FORMATS: Final = ("json", "junit", "badge", "md")
 _SECOND: Final = 10**9
+_LONGEST_S: Final = 1_000_000_000
+"""What comes out of a slip of the finger; clocks and sleeps would not take much more."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,35 @@ class Options:
             raise UsageError(
                 "give the provider to check: either --target HOST:PORT of a running one, or --provider-cmd"
             )
-        if self.provider_cmd and "{addr}" not in self.provider_cmd:
-            raise UsageError("--provider-cmd must say where the address goes: write {addr} in it")
+        if self.provider_cmd:
+            _check_command(self.provider_cmd)
+        self._check_ids()
+        self._check_certificates()
+        self._check_numbers()
+        # A mistake in either would show when the first check that needs it has nothing to look at.
+        if self.workloads and not Path(self.workloads).is_dir():
+            raise UsageError(f"{self.workloads} (--workloads) is no folder")
+        oracle = self.readiness_oracle
+        if oracle and "://" not in oracle and not Path(oracle).is_file():
+            raise UsageError(f"{oracle} (--readiness-oracle) is neither a URL nor the file of a kubeconfig")
+
+    def _check_ids(self) -> None:
+        if not self.profiles:
+            raise UsageError(f"--profile is empty: name some of {', '.join(PROFILES)}, or auto")
         if unknown := set(self.profiles) - {*PROFILES, "auto"}:
             raise UsageError(f"--profile: {min(unknown)!r} is none of {', '.join(PROFILES)}, auto")
+        if "auto" in self.profiles and len(self.profiles) > 1:
+            raise UsageError("--profile auto finds the profiles itself: name no others beside it")
         for glob in (*self.select, *self.exclude):
             if not any(fnmatchcase(behaviour_id, glob) for behaviour_id in BEHAVIOURS):
                 raise UsageError(f"no id matches {glob!r}; ids look like B101, X301, and globs like B3*")
+        profiles = {*PROFILES} if "auto" in self.profiles else {*self.profiles}
+        if not any(self.selects(one.id) and profiles & {*one.profiles} for one in BEHAVIOURS.values()):
+            raise UsageError(
+                f"--profile {','.join(self.profiles)} has no id that --select and --exclude leave in"
+            )
+
+    def _check_certificates(self) -> None:
         if len(self.certs) != len(self.keys):
             raise UsageError(f"{len(self.certs)} --cert and {len(self.keys)} --key do not make pairs")
         if self.certs and not self.tls_ca:
@@ -74,8 +98,30 @@ class Options:
             raise UsageError("every --shard-id needs its own --cert and --key, in the same order")
         if len(self.certs) > 1 and not self.shard_ids:
             raise UsageError("several --cert are for several --shard-id, in the same order")
-        if self.parallel < 1:
-            raise UsageError(f"--parallel is {self.parallel}; it must be at least 1")
+        if "" in self.shard_ids or len(set(self.shard_ids)) < len(self.shard_ids):
+            raise UsageError("every --shard-id must be another one, and none of them empty")
+
+    def _check_numbers(self) -> None:
+        for flag, number in (
+            ("--parallel", self.parallel),
+            ("--min-slots", 1 if self.min_slots is None else self.min_slots),
+            ("--scale-seed", self.scale_seed),
+        ):
+            if number < 1:
+                raise UsageError(f"{flag} is {number}; it must be at least 1")
+        for flag, seconds in (
+            *(("--settle-timeout", seconds) for seconds in self.settle.values()),
+            ("--poll", self.poll),
+            ("--fast-poll", self.fast_poll),
+            ("--transition-timeout", self.transition_timeout),
+            ("--recovery-timeout", self.recovery),
+            ("--soak", self.soak),
+            ("--timeout", self.timeout),
+        ):
+            if not 0 < seconds <= _LONGEST_S:
+                raise UsageError(
+                    f"{flag} is {seconds:g} s; it must be more than 0 and at most {_LONGEST_S} s"
+                )
 
     def selects(self, behaviour_id: str) -> bool:
         """Whether ``--select`` and ``--exclude`` leave the id in."""
@@ -167,6 +213,15 @@ def settle_limits(text: str) -> dict[str, float]:
             raise argparse.ArgumentTypeError(f"{kind!r} is none of {', '.join(KINDS)}")
         limits |= dict.fromkeys([kind] if equals else KINDS, duration(value) / _SECOND)
     return limits
+
+
+def _check_command(command: str) -> None:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--provider-cmd cannot be split into words: {error}") from error
+    if not any("{addr}" in word for word in words):
+        raise UsageError("--provider-cmd must say where the address goes: write {addr} in it")
 
 
 def _output(folder: str, formats: tuple[str, ...]) -> Output:

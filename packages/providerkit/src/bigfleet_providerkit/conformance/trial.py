@@ -213,11 +213,6 @@ class Trial:
         if not self.can.cursor:
             raise SkipCapability(self.can.evidence["cursor"])
 
-    def need_delete(self) -> None:
-        """Skip unless the provider deletes machines."""
-        if not self.can.delete:
-            raise SkipCapability(self.can.evidence["delete"])
-
     def need_plaintext(self) -> None:
         """Skip where identities are checked: no certificate names the empty shard."""
         if self.tokens.checks_identity:
