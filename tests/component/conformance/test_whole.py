@@ -16,19 +16,20 @@ DURABLE_FAKE = f"{FAKE} --state {{state}}"
 LIMIT_S = 180
 RANDOM = ("B312", "B1201")
 SOME = (*RANDOM, "B1205")
+# In the small tier a taste of each area and of each lane; the suite then says itself that this is not all.
+AREAS = ("B101", "B201", "B303", "B407", "B501", "B801", "B901", "B1205")
+LANES = ("B101", "B701", "B1001", "B1101")
 
 
 @pytest.mark.timeout(2 * LIMIT_S)
 def test_core_and_cloud_take_less_than_three_minutes(
     full_size: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not full_size:
-        pytest.skip("takes a minute or two: at full size only")
-    report = run(provider_cmd=DURABLE_FAKE, profiles=("core", "cloud"))
-    with capsys.disabled():
-        print(figures(report))
-    assert report.verdict is Verdict.CERTIFIED, report.judgement.reasons
-    assert report.seconds < LIMIT_S
+    report = run(provider_cmd=DURABLE_FAKE, profiles=("core", "cloud"), select=("*",) if full_size else AREAS)
+    show(report, capsys)
+    assert report.verdict is (Verdict.CERTIFIED if full_size else Verdict.INCOMPLETE), report.text()
+    assert passed(report) >= set(AREAS), report.text()
+    assert report.seconds < (LIMIT_S if full_size else LIMIT_S / len(AREAS))
 
 
 @rule("conformance.3.6.3")
@@ -53,12 +54,15 @@ def test_the_same_seed_gives_the_same_verdict_and_another_draws_others(full_size
 @rule("conformance.3.6.1")
 @pytest.mark.timeout(4 * LIMIT_S)
 def test_the_fake_is_certified_in_every_profile(full_size: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    if not full_size:
-        pytest.skip("takes minutes: at full size only")
-    report = run(provider_cmd=DURABLE_FAKE, profiles=PROFILES)
-    with capsys.disabled():
-        print(figures(report))
-    assert report.verdict is Verdict.CERTIFIED, report.judgement.reasons
+    if full_size:
+        report = run(provider_cmd=DURABLE_FAKE, profiles=PROFILES)
+    else:
+        quick = f"{DURABLE_FAKE} --quarantine 1s --shutdown-window 0s"
+        report = run(provider_cmd=quick, profiles=PROFILES, select=LANES, scale_seed=200)
+    show(report, capsys)
+    assert report.verdict is (Verdict.CERTIFIED if full_size else Verdict.INCOMPLETE), report.text()
+    assert passed(report) >= set(LANES), report.text()
+    assert report.left == ()
 
 
 def passed(report: Report) -> set[str]:
@@ -79,8 +83,8 @@ def drawn(report: Report) -> dict[str, list[Any]]:
     }
 
 
-def figures(report: Report) -> str:
-    """Seconds and ids by area."""
+def show(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    """Print seconds and ids by area."""
     seconds: dict[str, float] = defaultdict(float)
     ids: dict[str, int] = defaultdict(int)
     for result in report.results:
@@ -89,4 +93,5 @@ def figures(report: Report) -> str:
             ids[result.behaviour.area.name] += 1
     rows = [f"{area:32}{ids[area]:4} ids {seconds[area]:7.1f} s" for area in seconds]
     whole = f"{report.verdict} in {report.seconds:.1f} s, {report.options.parallel} at a time"
-    return "\n".join(("", *rows, whole))
+    with capsys.disabled():
+        print("", *rows, whole, sep="\n")
