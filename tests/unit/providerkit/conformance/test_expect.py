@@ -27,6 +27,11 @@ def test_a_rejection_is_neither_success_nor_the_fence() -> None:
 def test_a_provider_that_cannot_be_reached_is_no_finding() -> None:
     with pytest.raises(Trouble, match="nothing was learnt"):
         expect.ok(reply(Code.UNAVAILABLE))
+    for code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED):
+        with pytest.raises(Trouble, match="nothing was learnt"):
+            expect.answered(reply(code))
+    for code in (Code.OK, Code.ABORTED, Code.FAILED_PRECONDITION):
+        expect.answered(reply(code))
 
 
 def test_parallel_calls_are_one_operation() -> None:

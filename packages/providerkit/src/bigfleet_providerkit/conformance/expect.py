@@ -15,6 +15,7 @@ T = TypeVar("T")
 TRANSITIONAL = frozenset(
     (MachineState.CREATING, MachineState.CONFIGURING, MachineState.DRAINING, MachineState.DELETING)
 )
+_NO_ANSWER = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED)
 
 
 def that(holds: object, otherwise: str) -> None:
@@ -55,6 +56,11 @@ def rejected(reply: Reply[Any]) -> None:
     """Any code but OK, and FAILED_PRECONDITION is for stale tokens alone."""
     not_fenced(reply)
     _require(reply, reply.code is not Code.OK, "a rejection (any code but OK and FAILED_PRECONDITION)")
+
+
+def answered(reply: Reply[Any]) -> None:
+    """Whatever the answer is, it is the provider's own: what became of the call is known."""
+    _require(reply, reply.code not in _NO_ANSWER, "an answer")
 
 
 def code(reply: Reply[Any], *allowed: Code) -> None:
@@ -125,7 +131,7 @@ def once(machines: Iterable[pb.Machine], machine_id: str) -> None:
 def _require(reply: Reply[Any], holds: bool, wanted: str) -> None:
     if holds:
         return
-    if reply.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED):
+    if reply.code in _NO_ANSWER:
         raise Trouble(f"{reply}, so nothing was learnt; expected {wanted}")
     raise CheckFailed(f"{reply}, expected {wanted}")
 

@@ -73,13 +73,8 @@ class Managed:
         return self._process is not None and self._process.poll() is None
 
     @property
-    def group(self) -> int:
-        """The process group of it and of what it has started; 0 while it does not run."""
-        return self._process.pid if self._process is not None else 0
-
-    @property
     def pid(self) -> int:
-        """Of the process, which leads a session of its own."""
+        """Of the process, which leads a session and a group of its own."""
         assert self._process is not None, "it was started"
         return self._process.pid
 

@@ -17,7 +17,7 @@ from bigfleet_base.model import MachineState as S
 from bigfleet_providerkit.conformance import expect
 from bigfleet_providerkit.conformance.areas.failure import TIMEOUT, one_host_each
 from bigfleet_providerkit.conformance.areas.fields import STABLE, placed
-from bigfleet_providerkit.conformance.areas.fuzz import EDGES
+from bigfleet_providerkit.conformance.areas.fuzz import DURING, EDGES
 from bigfleet_providerkit.conformance.areas.lifecycle import host
 from bigfleet_providerkit.conformance.areas.matrix import same
 from bigfleet_providerkit.conformance.checks import CheckFailed, SkipFixture, check
@@ -37,7 +37,6 @@ _BUSY_S: Final = 0.15
 """How long at most writes go on before a kill."""
 _BINDS_EACH: Final = 5
 """One kill in so many meets a Configure: the machine that it strikes is Failed and lost to the check."""
-_DURING: Final = {"create": S.CREATING, "configure": S.CONFIGURING, "drain": S.DRAINING, "delete": S.DELETING}
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ async def interrupted_transitions_go_on(t: Trial) -> None:
     await t.restart()
     for kind, (machine_id, _) in calls.items():
         machine = await t.get(machine_id)
-        expect.in_state(machine, _DURING[kind], EDGES[kind][1])
+        expect.in_state(machine, DURING[kind], EDGES[kind][1])
         t.note(f"{kind}: {state_of(machine).name} after the boot")
     for (kind, (machine_id, _)), operation_id in zip(calls.items(), operations, strict=True):
         # A drain has its grace on top, and all of it again.
@@ -316,7 +315,7 @@ class Driven:
                 await asyncio.sleep(self.t.options.fast_poll)
                 continue
             goal = EDGES[kind][1]
-            self._allowed = {state, _DURING[kind], goal, S.FAILED}
+            self._allowed = {state, DURING[kind], goal, S.FAILED}
             ack = await self._call(kind)
             if ack.code is Code.UNAVAILABLE:
                 return

@@ -20,6 +20,7 @@ EDGES = {
     "drain": (S.CONFIGURED, S.IDLE),
     "delete": (S.IDLE, S.SPECULATIVE),
 }
+DURING = {"create": S.CREATING, "configure": S.CONFIGURING, "drain": S.DRAINING, "delete": S.DELETING}
 
 
 @check("B1201")

@@ -250,6 +250,6 @@ def _resident_mib(process: Managed | None) -> int | None:
     for folder in Path("/proc").glob("[0-9]*"):
         # Others may end while they are looked at.
         with contextlib.suppress(OSError):
-            if os.getpgid(int(folder.name)) == process.group:
+            if os.getpgid(int(folder.name)) == process.pid:
                 pages += int((folder / "statm").read_text().split()[1])
     return pages * resource.getpagesize() // 2**20

@@ -13,7 +13,7 @@ from grpc import StatusCode as Code
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState as S
 from bigfleet_providerkit.conformance import expect
-from bigfleet_providerkit.conformance.areas.fuzz import EDGES, Numbers
+from bigfleet_providerkit.conformance.areas.fuzz import DURING, EDGES, Numbers
 from bigfleet_providerkit.conformance.checks import CheckFailed, check
 from bigfleet_providerkit.conformance.client import CLUSTER, OTHER_CLUSTER, Ack, state_of
 from bigfleet_providerkit.conformance.trial import Trial
@@ -25,12 +25,6 @@ SHARDS: Final = 3
 SHRINKS: Final = 40
 FAULT: Final = "fault-error"
 _METADATA: Final = {"owner": "conformance"}
-_DURING: Final = {
-    "create": S.CREATING,
-    "configure": S.CONFIGURING,
-    "drain": S.DRAINING,
-    "delete": S.DELETING,
-}
 
 
 @dataclass(frozen=True)
@@ -137,7 +131,7 @@ class Modelled:
         self.operations[name] = operation_id
         self.cluster = cluster or self.cluster
         goal = S.FAILED if cluster == FAULT else EDGES[name][1]
-        self.states = {_DURING[name], goal}
+        self.states = {DURING[name], goal}
 
     def rest(self, state: S) -> None:
         """It has been seen in a state that lasts."""
@@ -169,7 +163,7 @@ class World:
                 if len(machine.states) > 1:
                     # Resumed, or ended: anything but a transition that nobody works on (provider.P-121).
                     machine.states |= {S.FAILED} | {
-                        EDGES[n][0] for n, s in _DURING.items() if s in machine.states
+                        EDGES[n][0] for n, s in DURING.items() if s in machine.states
                     }
         if step.what in ("crash", "settle"):
             for index in range(len(self.ids)):
@@ -204,6 +198,7 @@ class World:
             expect.fenced(reply)
             return
         expect.not_fenced(reply)
+        expect.answered(reply)
         self._marks[step.shard, step.machine] = step.token
         self._floors[step.shard] = max(self._floors[step.shard], step.token[0])
         self._compare(step, model, reply)
@@ -223,11 +218,11 @@ class World:
     def _compare(self, step: Step, model: Modelled, reply: Ack) -> None:
         source, goal = EDGES[step.what]
         recorded = model.operations.get(step.what, "")
-        repeats = bool(model.states & {goal, _DURING[step.what]}) and bool(recorded)
+        repeats = bool(model.states & {goal, DURING[step.what]}) and bool(recorded)
         repeats = repeats and step.cluster in ("", model.cluster)
         if reply.code is not Code.OK:
             # In its place, or repeated, it must succeed; what may be under way leaves both open.
-            certain = model.states == {source} or (repeats and model.states <= {goal, _DURING[step.what]})
+            certain = model.states == {source} or (repeats and model.states <= {goal, DURING[step.what]})
             expect.that(not certain, f"{reply}, expected OK: the machine is {_names(model.states)}")
             expect.rejected(reply)
             return
