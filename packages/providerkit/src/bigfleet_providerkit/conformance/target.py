@@ -1,6 +1,7 @@
 """The provider that a lane's ids run against: what it can do, and which of its machines are free."""
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -210,7 +211,7 @@ class Slots:
         fleet = expect.ok(await client.list()).machines
         return [one for one in fleet if one.id in self._used and state_of(one) not in returned]
 
-    async def put_away(self, client: Client, machine_ids: Sequence[str], deadline: float) -> None:
+    async def put_away(self, client: Client, machine_ids: Sequence[str], deadline: float = math.inf) -> None:
         """Return machines for good, the Failed ones once they are repaired."""
 
         async def one(machine_id: str) -> None:

@@ -96,6 +96,12 @@ class Trial:
         expect.ok(await self.provider.drain(machine_id, grace))
         return await self.settle(machine_id, MachineState.IDLE)
 
+    async def put_away_others(self) -> None:
+        """Return what earlier checks have left, Failed machines once they are repaired."""
+        slots = self.target.slots
+        left = [machine.id for machine in await slots.unreturned(self.provider)]
+        await slots.put_away(self.provider, left)
+
     # Looking
 
     async def get(self, machine_id: str) -> pb.Machine:

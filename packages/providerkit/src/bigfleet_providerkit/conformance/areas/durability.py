@@ -183,6 +183,8 @@ async def marks_of_all_pairs_survive(t: Trial) -> None:
 
 @check("X1003", alone=True)
 async def a_lost_store_frees_nobody(t: Trial) -> None:
+    # Of what is Failed now nobody might know afterwards whom it serves, and only its owner could end that.
+    await t.put_away_others()
     machine_id = await t.configured(CLUSTER, _METADATA)
     process = _process(t)
     process.kill()
