@@ -39,7 +39,7 @@ class PersistentEngine(Engine):
     small fleet it would in most cycles."""
 
     def _is_upheaval(self, plan: Plan, arrived: Arrived, changes: Changes) -> bool:
-        return changes.everything or plan.supply.reported != self.needs.reported
+        return changes.everything
 
 
 class EngineJudge:

@@ -145,6 +145,18 @@ def test_need_that_is_short_counts_a_machine_in_creation_that_turns_up_without_a
     assert claims(lab.cycle(), wanted) == ["m"]
 
 
+@rule("engine.S20")
+def test_machine_in_creation_is_nobodys_once_the_cluster_it_is_for_says_it_wants_none(lab: Lab) -> None:
+    wanted = need("c", 1)
+    lab.have(creating("m", bought_for=need("d", 1)))
+    lab.want(wanted)
+    assert claims(lab.cycle(), wanted) == [], "nobody knows yet what d wants"
+
+    lab.report("d")
+
+    assert claims(lab.cycle(), wanted) == ["m"]
+
+
 @rule("engine.S18")
 def test_need_that_had_enough_of_the_machines_of_another_looks_further_once_they_are_gone(lab: Lab) -> None:
     one, two = need("c", 1, priority=2000), need("c", 2, types("b"))

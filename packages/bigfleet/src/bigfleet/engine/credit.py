@@ -91,6 +91,21 @@ class Credit:
         for cluster, identity in renamed:
             self._renamed(cluster, identity)
 
+    def hear(self, reported: frozenset[str]) -> Generator[int, None, None]:
+        """Clusters have told their demand: what is meant for those that had not may be nobody's now."""
+        if reported == self.supply.reported:
+            return
+        self.supply.reported = reported
+        ownerless = self.supply.ownerless
+        for state in () if self._fresh else (MachineState.CREATING, MachineState.DRAINING):
+            for pool in self.supply.inventory.pools(state):
+                yield 1
+                for cell in pool.cells.values():
+                    was_ownerless = cell in ownerless
+                    self.supply.settle(cell)
+                    if was_ownerless is not (cell in ownerless):
+                        self._changed(self.supply.stock(cell), None)
+
     def touch(self, cell: Cell) -> None:
         """A cell got or lost machines."""
         stock = self.supply.stock(cell)

@@ -173,7 +173,7 @@ class Engine:
     def full_pass(self, inputs: CycleInputs) -> Outcome:
         """What a pass over everything comes to now; nothing is remembered of it."""
         self.inventory.ask(self.needs.asked_keys())
-        plan = Plan(self.inventory, self._matcher, self.needs.reported, self.parking)
+        plan = Plan(self.inventory, self._matcher, self.parking)
         memory = Memory(self.parking, self.ledger, self.ages, self.folds)
         work = plan.run(self.needs.everything(), self.inventory.all_cells(), memory, inputs.told)
         while True:
@@ -240,7 +240,7 @@ class Engine:
             return (yield from plan.run(arrived, changes.touched, memory, told)), plan, None
         # Taken down before anything yields: demand may change while the cycle runs.
         everything = self.needs.everything()
-        fresh = Plan(self.inventory, self._matcher, self.needs.reported, self.parking)
+        fresh = Plan(self.inventory, self._matcher, self.parking)
         if plan is None:
             outcome = yield from fresh.run(everything, self.inventory.all_cells(), memory, told)
             return outcome, fresh, None
@@ -256,7 +256,6 @@ class Engine:
         """Whether so much changed that looking at everything is as quick, or so that it must be."""
         return (
             changes.everything
-            or plan.supply.reported != self.needs.reported
             or 2 * max(len(arrived.gone), len(arrived.come)) > len(plan.rows)
             or 2 * len(changes.touched) > self.inventory.cell_count()
         )

@@ -37,6 +37,8 @@ class Arrived:
 
     gone: dict[Place, Need] = field(default_factory=dict)
     come: dict[Place, Need] = field(default_factory=dict)
+    reported: frozenset[str] = frozenset()
+    """The clusters that have told their demand, then or before."""
 
 
 class NeedsTable:
@@ -110,6 +112,7 @@ class NeedsTable:
     def take_changes(self) -> Arrived:
         """What has changed since this was last called."""
         changes, self._changes = self._changes, Arrived()
+        changes.reported = self.reported
         return changes
 
     def everything(self) -> Arrived:
@@ -119,7 +122,8 @@ class NeedsTable:
                 _place(need, position): need
                 for cluster, rows in self.state.rows.items()
                 for position, need in zip(self._positions[cluster], rows, strict=True)
-            }
+            },
+            reported=self.reported,
         )
 
     def snapshot(self) -> tuple[Need, ...]:

@@ -84,10 +84,8 @@ class _Found:
 class Plan:
     """Who holds what, by all the demand and machines it has been told of."""
 
-    def __init__(
-        self, inventory: Inventory, matcher: Matcher, reported: frozenset[str], parking: Parking
-    ) -> None:
-        self.supply = Supply(inventory, reported)
+    def __init__(self, inventory: Inventory, matcher: Matcher, parking: Parking) -> None:
+        self.supply = Supply(inventory)
         self.rows: list[Row] = []
         """In the order they are served."""
         self._inventory = inventory
@@ -128,6 +126,7 @@ class Plan:
         # Whether a drain for nobody ends in time depends on the clock.
         if (
             found is None
+            or arrived.reported != self.supply.reported
             or stamped.gone
             or stamped.come
             or touched
@@ -136,6 +135,7 @@ class Plan:
             or found.blocked != told.blocked
         ):
             self._acquisition.undo()
+            yield from self._credit.hear(arrived.reported)
             yield from self._exchange(stamped)
             for cell in touched:
                 self._credit.touch(cell)

@@ -16,7 +16,7 @@ from bigfleet_base.model import MachineState
 class Supply:
     """Stocks of the inventory and the questions the phases ask of them."""
 
-    def __init__(self, inventory: Inventory, reported: frozenset[str]) -> None:
+    def __init__(self, inventory: Inventory, reported: frozenset[str] = frozenset()) -> None:
         self.inventory = inventory
         self.reported = reported
         """Clusters whose demand is known."""
