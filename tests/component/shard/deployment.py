@@ -27,6 +27,7 @@ from bigfleet_base.wire.machines import decode_machine
 from tests.component.shard.ledger import SERVICE
 from tests.component.shard.programs import ROOT, ShardProgram, clean_environment
 from tests.support.eventually import eventually
+from tests.support.parts.process import free_port
 
 S = MachineState
 TRANSITIONAL = (S.CREATING, S.CONFIGURING, S.DRAINING, S.DELETING)
@@ -94,7 +95,7 @@ class Deployment:
         self.audit_path = folder / "audit"
         self.clusters: dict[str, Cluster] = {}
         self.stub: rpc.CapacityProviderAsyncStub
-        self.provider_address = f"127.0.0.1:{_free_port()}"
+        self.provider_address = f"127.0.0.1:{free_port()}"
         self._options = (*shard_options, "--audit-log", str(self.audit_path))
         self._shards: list[ShardProgram] = []
         self._provider: subprocess.Popen[bytes] | None = None
@@ -286,10 +287,3 @@ def _get(shard: ShardProgram, path: str) -> tuple[int, str]:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -4,11 +4,11 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
 from tests.support.eventually import eventually
+from tests.support.parts.process import free_port
 
 ROOT = Path(__file__).parents[3]
 PORTS = ("9000", "9090", "7780", "8780")
@@ -55,7 +55,7 @@ def _commands() -> tuple[str, str]:
     section = (ROOT / "README.md").read_text().split("## Run a shard", 1)[1].split("\n## ", 1)[0]
     start, look = re.findall(r"^```sh\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     for port in PORTS:
-        free = _free_port()
+        free = free_port()
         start, look = (text.replace(f":{port}", f":{free}") for text in (start, look))
     return start, look
 
@@ -79,10 +79,3 @@ def _end(shell: "subprocess.Popen[str]") -> None:
         except ProcessLookupError:
             continue
     shell.wait(10)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
