@@ -69,6 +69,7 @@ def measure(shape: FleetShape, plan: Plan) -> Result:
     """All figures of a shape, if what it decides is right."""
     figures = Figures()
     life = at_rest(shape, plan, figures)
+    check(shape, figures.counts)
     steady(shape, life, plan, figures)
     unchanged(shape, life, figures)
     del life
@@ -78,8 +79,7 @@ def measure(shape: FleetShape, plan: Plan) -> Result:
 
 
 def at_rest(shape: FleetShape, plan: Plan, figures: Figures) -> Life:
-    """Load a shape, time full passes over it, and carry out what they decide until nothing is left to do;
-    refuse an outcome that is not the expected one."""
+    """Load a shape, time full passes over it, and carry out what they decide until nothing is left to do."""
     life = Life(_loaded(shape, figures))
     life.begin()
     _full(shape, life, plan, figures)
@@ -87,7 +87,6 @@ def at_rest(shape: FleetShape, plan: Plan, figures: Figures) -> Life:
     counts = figures.counts
     counts["parked"] = sum(verdict.need.acquisition_parked for verdict in last.verdicts)
     counts["cycles to rest"] = life.rounds
-    check(shape, counts)
     progress(f"{shape.name}: at rest after {life.rounds} cycles, {counts['parked']:,} gangs parked")
     _forget_garbage()
     return life

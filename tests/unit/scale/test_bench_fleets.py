@@ -101,7 +101,7 @@ def test_every_kind_of_decision_occurs(name: str) -> None:
 def test_a_count_that_is_not_the_expected_one_is_a_failure_with_both_numbers() -> None:
     shape = replace(SMALL["b5k"], expected={"machines": 7})
     with pytest.raises(WrongAnswerError, match=r"b5k@1/100: machines: expected 7, got 976$"):
-        cycles.at_rest(shape, Plan(best=1), Figures())
+        cycles.measure(shape, Plan(best=1))
 
 
 def test_a_shape_without_a_kind_of_decision_is_a_failure() -> None:
