@@ -92,7 +92,7 @@ conformance: $(READY) ## Say whether a provider is BigFleet-compatible (TARGET=l
 .PHONY: conformance-self
 conformance-self: $(READY) ## The same for the fake that comes with the kit
 	$(BIN)/bigfleet-conformance --profile core,cloud,spot $(ARGS) \
-	  --provider-cmd "$(BIN)/bigfleet-fake-provider --addr {addr} --state {state} --seed-count {seed_count}"
+	  --provider-cmd "$(BIN)/bigfleet-fake-provider --addr {addr} --state {state} --seed-count {seed_count} --metrics-addr 0"
 
 .PHONY: conformance-wrong
 conformance-wrong: $(READY) ## Show every check red for a provider that is wrong on purpose (ARGS=--full: all against all)

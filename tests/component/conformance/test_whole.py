@@ -1,6 +1,8 @@
 """The whole suite against the fake: what it says, how long that takes, and that it says the same again."""
 
+import subprocess
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +32,18 @@ def test_core_and_cloud_take_less_than_three_minutes(
     assert report.verdict is (Verdict.CERTIFIED if full_size else Verdict.INCOMPLETE), report.text()
     assert passed(report) >= set(AREAS), report.text()
     assert report.seconds < (LIMIT_S if full_size else LIMIT_S / len(AREAS))
+
+
+def test_the_make_target_runs_more_than_one_fake_at_a_time() -> None:
+    done = subprocess.run(
+        ["make", "conformance-self", "ARGS=--select B101,X902"],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "INCOMPLETE  fake  2/" in done.stdout, done.stdout + done.stderr
 
 
 @rule("conformance.3.6.3")
