@@ -106,8 +106,10 @@ def running(
             for kind in ("bought", "idle")
         ]
         bound = [_binding(row) for number in range(serving) for row in _base(f"load-{number}", rows)]
-        offerings.append({**offerings[0], "instance_type": SERVED, "count": max(1, len(bound))})
-        preseed = [{"offering": "idle", "idle": machines // 2}, {"offering": SERVED, "bound": bound}]
+        preseed: list[dict[str, Any]] = [{"offering": "idle", "idle": machines // 2}]
+        if bound:
+            offerings.append({**offerings[0], "instance_type": SERVED, "count": len(bound)})
+            preseed.append({"offering": SERVED, "bound": bound})
         (folder / "offerings.json").write_text(json.dumps(offerings))
         (folder / "preseed.json").write_text(json.dumps(preseed))
         log = (folder / "provider.log").open("wb")
@@ -220,8 +222,9 @@ def _demand(cluster: str, mode: str, rows: int = ROWS) -> Callable[[float], Sequ
             # A Profile is new if it would take a type that it would not before.
             return _base(cluster, rows, SERVED, f"{turn}-{cluster}")
         if mode == "few":
-            # Two rows in a hundred each minute, a roll-up every ten seconds.
-            changed = {(turn // 6 * 7 + n) % rows for n in range(max(1, rows // 50))} if turn % 6 == 0 else {}
+            # Two rows in a hundred change each minute of six roll-ups: one in a hundred is another once, and
+            # then as it was.
+            changed = {(turn // 6 * 7 + n) % rows for n in range(-(-rows // 100))} if turn % 6 == 0 else {}
             return [_moved(row, turn) if n in changed else row for n, row in enumerate(base)]
         return [*(_moved(row, turn) for row in base[:3]), *base[3:]]
 
@@ -531,7 +534,7 @@ async def full_passes(machines: int, count: int, seconds: float, rows: int = 5) 
 
 async def flat(minutes: float) -> harness.Result:
     """A long run: memory, open files and tasks must not grow."""
-    with running(2_000, "--cycle-interval", "2s") as shard:
+    with running(2_000, "--cycle-interval", "2s", serving=200) as shard:
         async with sessions(shard, 200, "all", 2.0):
             await asyncio.sleep(30)
             first, files = shard.rss(), shard.files()
@@ -613,10 +616,7 @@ def _plan(small: bool, minutes: float, tries: int) -> list[tuple[str, Measuremen
         ),
         ("actions", lambda: actions(200 if small else 10_000, 100)),
         ("storm", lambda: storm(50 if small else 3_000)),
-        (
-            "machines",
-            lambda: big(2_000, seconds, rows=24) if small else big(250_000, seconds),
-        ),
+        ("machines", lambda: big(2_000, seconds, rows=24) if small else big(250_000, seconds)),
         (
             "full-passes",
             lambda: full_passes(2_000 if small else 250_000, 20 if small else 1_000, seconds),

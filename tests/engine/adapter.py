@@ -8,11 +8,12 @@ from bigfleet.engine.actions import Action as EngineAction
 from bigfleet.engine.cells import NO_CALL, Call
 from bigfleet.engine.cycle import CycleInputs, Engine
 from bigfleet.engine.cycle import CycleResult as EngineResult
-from bigfleet.engine.inventory import Changes, Sidecar
+from bigfleet.engine.inventory import Changes
 from bigfleet.engine.needs import Arrived
 from bigfleet.engine.options import Options as EngineOptions
 from bigfleet.engine.options import VictimWeights
 from bigfleet.engine.plan import Plan
+from bigfleet.engine.records import Sidecar
 from bigfleet.engine.verdicts import UnmetReason
 from bigfleet.engine.verdicts import Verdict as EngineVerdict
 from bigfleet_base.model import CapacityType, Machine, MachineState, Need, penalty

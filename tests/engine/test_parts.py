@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from bigfleet.engine.cells import (
     NO_PAST,
+    Arrivals,
     Binding,
     Bound,
     Cell,
@@ -18,7 +19,7 @@ from bigfleet.engine.cells import (
     Product,
     Tally,
 )
-from bigfleet.engine.inventory import Arrivals, Inventory
+from bigfleet.engine.inventory import Inventory
 from bigfleet.engine.matching import Matcher
 from bigfleet.engine.needs import NeedsTable, Place
 from bigfleet.engine.stock import Stock, choose

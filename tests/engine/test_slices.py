@@ -17,11 +17,11 @@ import pytest
 from bigfleet.engine.actions import Action, ActionKind
 from bigfleet.engine.cells import NO_CALL, Call
 from bigfleet.engine.cycle import CycleInputs, CycleResult, Engine
-from bigfleet.engine.inventory import Entry
 from bigfleet.engine.ledger import Ledger
 from bigfleet.engine.options import Options
 from bigfleet.engine.parking import Parking
 from bigfleet.engine.rails import Rails
+from bigfleet.engine.records import Entry
 from bigfleet_base.model import CapacityType, HostRef, Machine, MachineState, Need, Preemptor, transition
 from bigfleet_base.model.lifecycle import EDGES, Edge
 from tests.engine.adapter import EngineJudge

@@ -3,7 +3,8 @@
 from typing import Any, Final
 
 from bigfleet.engine.cells import Cell
-from bigfleet.engine.inventory import Entry, Inventory
+from bigfleet.engine.inventory import Inventory
+from bigfleet.engine.records import Entry
 from bigfleet_base.model import CapacityType, HostRef, Machine, MachineState, ResourceVector
 
 S = MachineState

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from bigfleet.engine import cells
 from bigfleet.engine.cells import Call
-from bigfleet.engine.inventory import Entry, Inventory, Sidecar
+from bigfleet.engine.inventory import Inventory
+from bigfleet.engine.records import Entry, Sidecar
 from bigfleet_base.model import CapacityType, HostRef, Preemptor
 from bigfleet_base.model.lifecycle import EDGES, transition
 from tests.unit.engine_inventory.fleet import S, entries, machine, rebuilt, view

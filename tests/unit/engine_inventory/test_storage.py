@@ -7,7 +7,8 @@ import tracemalloc
 import pytest
 
 from bigfleet.engine.cells import LARGE
-from bigfleet.engine.inventory import Inventory, Sidecar
+from bigfleet.engine.inventory import Inventory
+from bigfleet.engine.records import Sidecar
 from bigfleet_base.model import CapacityType, HostRef
 from tests.support.rules import rule
 from tests.unit.engine_inventory.fleet import S, entries, machine, rebuilt, view

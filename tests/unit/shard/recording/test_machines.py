@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigfleet.engine.inventory import Entry, Sidecar
+from bigfleet.engine.records import Entry, Sidecar
 from bigfleet.shard.recording.codec import DecodeError
 from bigfleet.shard.recording.machines import decode_block, encode_blocks
 from bigfleet_base.model import HostRef, Machine, MachineState, ResourceVector

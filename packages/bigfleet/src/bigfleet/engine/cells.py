@@ -273,6 +273,33 @@ class Pool:
         """How many machines."""
 
 
+class Arrivals:
+    """Pools in the order they came up, so that who keeps a list of them need only look at the new ones; by
+    instance type, because that is what most Profiles ask for."""
+
+    def __init__(self) -> None:
+        self.by_type: dict[str, list[Pool]] = {}
+        self.total = 0
+        """How many have ever come up."""
+        self.generation = 0
+        """Changes when the lists are written anew without their dead pools."""
+        self._listed = 0
+
+    def add(self, pool: Pool) -> None:
+        """A pool comes up."""
+        self.by_type.setdefault(pool.machine_class.offer.instance_type, []).append(pool)
+        self.total += 1
+        self._listed += 1
+
+    def trim(self, living: int) -> None:
+        """Drop the dead once they are the greater part."""
+        if self._listed > 2 * living + 1000:
+            kept = {name: [pool for pool in pools if pool.cells] for name, pools in self.by_type.items()}
+            self.by_type = {name: pools for name, pools in kept.items() if pools}
+            self._listed = sum(map(len, self.by_type.values()))
+            self.generation += 1
+
+
 class Few(list[Cell]):
     """More than one cell, and not many."""
 

@@ -10,15 +10,14 @@ that is merged when the cycle ends, so that a cycle cut into slices decides as i
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from operator import attrgetter
-from typing import Any, Final, TypeVar
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from bigfleet.engine.cells import (
     NEVER,
-    NO_CALL,
     NO_PAST,
+    Arrivals,
     Binding,
     Bound,
     Call,
@@ -35,7 +34,8 @@ from bigfleet.engine.cells import (
     with_cell,
     without_cell,
 )
-from bigfleet_base.model import CapacityType, HostRef, Machine, MachineState, Preemptor
+from bigfleet.engine.records import NOTHING, Entry, Kept, Own, Sidecar, kept_of, note
+from bigfleet_base.model import CapacityType, Machine, MachineState, Preemptor
 from bigfleet_base.model.lifecycle import Memory, check, edge, has_edge
 
 
@@ -46,33 +46,6 @@ class UnknownMachineError(KeyError):
 class DuplicateMachineError(ValueError):
     """A machine with this id exists already."""
 
-
-@dataclass(frozen=True, slots=True)
-class Sidecar:
-    """What this process remembers beside a machine's record."""
-
-    idle_since: int | None = None
-    last_reclamation_value: float = 0.0
-    preempted_for: Preemptor | None = None
-    drain_deadline: int | None = None
-    seen_start: bool = False
-    held_off: Call = NO_CALL
-    provider: str = ""
-    """Which of the shard's providers has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One machine as a whole: its record and what is remembered beside it."""
-
-    machine: Machine
-    sidecar: Sidecar
-
-
-_Kept = tuple[int | None, float, Preemptor | None, int | None, bool, Call, str]
-"""The fields of a Sidecar, in their order: on the way of every write, a tuple is made ten times as fast."""
-_kept: Final[Callable[[Sidecar], _Kept]] = attrgetter(*(field.name for field in fields(Sidecar)))
-_NOTHING: Final = _kept(Sidecar())
 
 Identity = tuple[str, str]
 """A name under which machines are bought for a Need: (fingerprint, group)."""
@@ -95,7 +68,7 @@ class Inventory:
 
     def __init__(self) -> None:
         self._rows: dict[str, Cell] = {}
-        self._own = _Own({}, {}, {}, {}, {})
+        self._own = Own({}, {}, {}, {}, {})
         self._labels: dict[frozenset[tuple[str, str]], Labels] = {}
         self._products: dict[tuple[object, ...], Product] = {}
         self._bindings = _Bindings()
@@ -193,7 +166,7 @@ class Inventory:
         found = self._held_off.get(pool)
         return found.values() if found is not None else ()
 
-    def arrivals(self, state: MachineState) -> "Arrivals":
+    def arrivals(self, state: MachineState) -> Arrivals:
         """The pools of a state in the order they came up."""
         return self._arrivals[state]
 
@@ -263,7 +236,7 @@ class Inventory:
         check(machine)
         if machine.id in self:
             raise DuplicateMachineError(machine.id)
-        kept = _NOTHING if sidecar is None else _kept(sidecar)
+        kept = NOTHING if sidecar is None else kept_of(sidecar)
         if machine.state is MachineState.IDLE:
             kept = (now, *kept[1:])
         self._put(machine, kept)
@@ -381,25 +354,25 @@ class Inventory:
         waiting, self._overlay = self._overlay or {}, None
         for machine_id, entry in waiting.items():
             if entry is not None:
-                self._put(entry.machine, _kept(entry.sidecar))
+                self._put(entry.machine, kept_of(entry.sidecar))
             elif machine_id in self._rows:
                 self._forget(machine_id)
         for provider, capacity_type in self._refused_meanwhile:
             self.mark_not_deletable(provider, capacity_type)
         self._refused_meanwhile.clear()
 
-    def _known(self, machine_id: str) -> tuple[MachineState, float, _Kept]:
+    def _known(self, machine_id: str) -> tuple[MachineState, float, Kept]:
         """Of a machine as it is now: its state, what it is worth to its tenant, and what is remembered."""
         if self._overlay is not None and machine_id in self._overlay:
             entry = self.entry(machine_id)
             machine = entry.machine
-            return machine.state, machine.assigned_reclamation_penalty, _kept(entry.sidecar)
+            return machine.state, machine.assigned_reclamation_penalty, kept_of(entry.sidecar)
         cell = self._rows.get(machine_id)
         if cell is None:
             raise UnknownMachineError(machine_id)
         return cell.state, cell.binding.reclamation_penalty, self._own.kept(machine_id, cell)
 
-    def _put(self, machine: Machine, kept: _Kept) -> None:
+    def _put(self, machine: Machine, kept: Kept) -> None:
         """Write all of a machine."""
         machine_id, host = machine.id, machine.host
         if self._overlay is not None:
@@ -417,12 +390,12 @@ class Inventory:
         )
         self._place(machine_id, machine.state, binding, self._product(machine, provider), kept)
         own = self._own
-        _note(own.deadlines, machine_id, deadline, None)
-        _note(own.host_refs, machine_id, host.ref, machine_id if host.provider else "")
-        _note(own.errors, machine_id, machine.last_error, "")
+        note(own.deadlines, machine_id, deadline, None)
+        note(own.host_refs, machine_id, host.ref, machine_id if host.provider else "")
+        note(own.errors, machine_id, machine.last_error, "")
 
     def _place(
-        self, machine_id: str, state: MachineState, binding: tuple[Any, ...], product: Product, kept: _Kept
+        self, machine_id: str, state: MachineState, binding: tuple[Any, ...], product: Product, kept: Kept
     ) -> None:
         """Bring a machine, known or new, into the cell that is right for it."""
         since, value, stamp, _, seen_start, held_off, _ = kept
@@ -452,8 +425,8 @@ class Inventory:
                 self._leave(machine_id, before)
         elif not self._changes.everything:
             self._changes.touched[cell] = None
-        _note(own.products, machine_id, product, cell.product)
-        _note(own.clocks, machine_id, since, cell.since)
+        note(own.products, machine_id, product, cell.product)
+        note(own.clocks, machine_id, since, cell.since)
 
     def _forget(self, machine_id: str) -> None:
         cell = self._rows.pop(machine_id)
@@ -514,10 +487,10 @@ class Inventory:
         own = self._own
         if product is not target.product or own.products:
             for machine_id in ids:
-                _note(own.products, machine_id, product, target.product)
+                note(own.products, machine_id, product, target.product)
         if cell.since != target.since:
             for machine_id in ids:
-                _note(own.clocks, machine_id, own.clocks.get(machine_id, cell.since), target.since)
+                note(own.clocks, machine_id, own.clocks.get(machine_id, cell.since), target.since)
 
     def _new_cell(self, like: tuple[Any, ...], product: Product, since: int | None) -> Cell:
         """The first machine of a cell has come; it says what is usual there."""
@@ -631,100 +604,6 @@ class Inventory:
     def _forget_unused_classes(self) -> None:
         used = {product.machine_class for product in self._products.values()}
         self._classes = {key: c for key, c in self._classes.items() if c in used}
-
-
-class Arrivals:
-    """Pools in the order they came up, so that who keeps a list of them need only look at the new ones; by
-    instance type, because that is what most Profiles ask for."""
-
-    def __init__(self) -> None:
-        self.by_type: dict[str, list[Pool]] = {}
-        self.total = 0
-        """How many have ever come up."""
-        self.generation = 0
-        """Changes when the lists are written anew without their dead pools."""
-        self._listed = 0
-
-    def add(self, pool: Pool) -> None:
-        """A pool comes up."""
-        self.by_type.setdefault(pool.machine_class.offer.instance_type, []).append(pool)
-        self.total += 1
-        self._listed += 1
-
-    def trim(self, living: int) -> None:
-        """Drop the dead once they are the greater part."""
-        if self._listed > 2 * living + 1000:
-            kept = {name: [pool for pool in pools if pool.cells] for name, pools in self.by_type.items()}
-            self.by_type = {name: pools for name, pools in kept.items() if pools}
-            self._listed = sum(map(len, self.by_type.values()))
-            self.generation += 1
-
-
-@dataclass(slots=True)
-class _Own:
-    """What machines have of their own, by id: only those that are not as their cell says."""
-
-    products: dict[str, Product]
-    clocks: dict[str, int | None]
-    """Since when a machine is Idle."""
-    deadlines: dict[str, int | None]
-    """By when it must have drained."""
-    host_refs: dict[str, str]
-    """Where it really is; usually the host has the name of the machine."""
-    errors: dict[str, str]
-
-    def columns(self) -> tuple[dict[str, Any], ...]:
-        return (self.products, self.clocks, self.deadlines, self.host_refs, self.errors)
-
-    def copy(self) -> "_Own":
-        return _Own(*(column.copy() for column in self.columns()))
-
-    def product(self, machine_id: str, cell: Cell) -> Product:
-        return self.products.get(machine_id, cell.product)
-
-    def kept(self, machine_id: str, cell: Cell) -> _Kept:
-        value, stamp, seen_start, _, held_off = cell.key.past
-        since, deadline = self.clocks.get(machine_id, cell.since), self.deadlines.get(machine_id)
-        return (since, value, stamp, deadline, seen_start, held_off, self.product(machine_id, cell).provider)
-
-    def entry(self, machine_id: str, cell: Cell) -> Entry:
-        """All of a machine, put together."""
-        product, binding = self.product(machine_id, cell), cell.binding
-        offer = product.machine_class.offer
-        host = product.host_provider
-        machine = Machine(
-            id=machine_id,
-            state=cell.state,
-            host=HostRef(host, self.host_refs.get(machine_id, machine_id if host else "")),
-            cluster=binding.cluster,
-            instance_type=offer.instance_type,
-            zone=offer.zone,
-            capacity_type=offer.capacity_type,
-            resources=offer.resources,
-            allocatable=offer.allocatable,
-            labels=product.labels.values,
-            price_per_hour=offer.price_per_hour,
-            interruption_probability=offer.interruption_probability,
-            last_error=self.errors.get(machine_id, ""),
-            assigned_priority=binding.priority,
-            assigned_interruption_penalty=binding.interruption_penalty,
-            assigned_reclamation_penalty=binding.reclamation_penalty,
-            assigned_need_fingerprint=binding.fingerprint,
-            assigned_group=binding.group,
-            target_cluster=binding.target_cluster,
-        )
-        return Entry(machine, Sidecar(*self.kept(machine_id, cell)))
-
-
-_Value = TypeVar("_Value")
-
-
-def _note(column: dict[str, _Value], machine_id: str, value: _Value, usual: object) -> None:
-    """Keep what is not as usual."""
-    if value != usual:
-        column[machine_id] = value
-    elif column:
-        column.pop(machine_id, None)
 
 
 def _owner(key: CellKey) -> str:

@@ -5,8 +5,8 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from bigfleet.engine.cells import MachineClass, Pool
-from bigfleet.engine.inventory import Arrivals, Inventory
+from bigfleet.engine.cells import Arrivals, MachineClass, Pool
+from bigfleet.engine.inventory import Inventory
 from bigfleet_base.model import MachineState, Operator, Profile, ResourceVector, effective_cost, penalty
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
 

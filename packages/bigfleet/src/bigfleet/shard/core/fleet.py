@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from bigfleet.engine.inventory import Sidecar
 from bigfleet.engine.options import SECOND
+from bigfleet.engine.records import Sidecar
 from bigfleet.shard.core.context import Context
 from bigfleet_base.model import Machine, MachineState, Preemptor
 from bigfleet_base.telemetry.catalogue import shard as series

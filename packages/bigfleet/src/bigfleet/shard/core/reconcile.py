@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bigfleet.engine.actions import Action, ActionKind
-from bigfleet.engine.inventory import Entry, UnknownMachineError
+from bigfleet.engine.inventory import UnknownMachineError
 from bigfleet.engine.options import SECOND
+from bigfleet.engine.records import Entry
 from bigfleet.shard.core.context import Cause, Context, Timer
 from bigfleet.shard.core.effects import LogLevel
 from bigfleet.shard.core.events import FloorRaised, GetEnded, Listed, ListEnded, ListFailed, Observed

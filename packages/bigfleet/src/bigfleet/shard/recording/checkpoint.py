@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from bigfleet.engine.cycle import Engine
-from bigfleet.engine.inventory import Entry
 from bigfleet.engine.ledger import Part, PartKey
 from bigfleet.engine.needs import NeedsState, NeedsTable
 from bigfleet.engine.normalise import FoldState, GangClass
 from bigfleet.engine.parking import GangKey
 from bigfleet.engine.rails import Bucket
+from bigfleet.engine.records import Entry
 from bigfleet.engine.stock import AgeKey
 from bigfleet.shard.core.core import CoreState, ShardCore
 from bigfleet.shard.core.settings import Settings

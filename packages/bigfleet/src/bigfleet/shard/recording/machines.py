@@ -11,7 +11,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
-from bigfleet.engine.inventory import Entry, Sidecar
+from bigfleet.engine.records import Entry, Sidecar
 from bigfleet.shard.recording.codec import Codec, DecodeError
 from bigfleet_base.model import Machine
 
