@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import json
+import socket
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,41 @@ async def test_a_server_that_is_not_there_is_asked_again_later(tmp_path: Path) -
     async with Api(read_kubeconfig(config)) as api:
         with pytest.raises(Retryable, match=r"127\.0\.0\.1:1"):
             await api.get("/api/v1/nodes")
+
+
+async def test_a_request_that_is_given_up_on_leaves_no_connection_behind(tmp_path: Path) -> None:
+    leaf = CertificateAuthority().issue()
+    files = leaf.write(tmp_path)
+    door = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    door.load_cert_chain(files.cert, files.key)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        cluster = {"server": url, "certificate-authority-data": _base64(leaf.ca_pem)}
+        async with Api(read_kubeconfig(_write_config(tmp_path / "config", cluster, {}))) as api:
+            asking = asyncio.create_task(api.get("/"))
+            with await asyncio.to_thread(_asked, listening, door) as connection:
+                asking.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asking
+                # A server that does not answer a polite goodbye is not waited for either.
+                await asyncio.to_thread(_until_closed, connection)
+
+
+def _asked(listening: socket.socket, door: ssl.SSLContext) -> ssl.SSLSocket:
+    """A connection on which a request has come."""
+    connection, _ = listening.accept()
+    connection.settimeout(10)
+    secure = door.wrap_socket(connection, server_side=True)
+    assert secure.recv(65_536).startswith(b"GET / ")
+    return secure
+
+
+def _until_closed(connection: ssl.SSLSocket) -> None:
+    """Until the connection itself ends, below TLS."""
+    with suppress(ConnectionResetError):
+        while socket.socket.recv(connection, 65_536):
+            pass
 
 
 def _no_context(path: Path) -> None:

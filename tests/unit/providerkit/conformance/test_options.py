@@ -172,6 +172,17 @@ def test_ids_are_selected_by_globs_and_left_out_by_others() -> None:
     assert [options.selects(one) for one in ("B301", "B303", "X1201", "B101")] == [True, False, True, False]
 
 
+def test_a_second_select_or_exclude_adds_to_the_first(tmp_path: Path) -> None:
+    words = "--select B3*,B2* --select B1* --exclude B303 --exclude B101"
+    options, _ = parse([*TARGET, *words.split()], {})
+    assert (options.select, options.exclude) == (("B3*", "B2*", "B1*"), ("B303", "B101"))
+    (tmp_path / "options.toml").write_text('select = ["B3*,B2*", "B1*"]')
+    from_file, _ = parse([*TARGET, "--config", str(tmp_path / "options.toml")], {})
+    assert from_file.select == options.select
+    from_environment, _ = parse(TARGET, {"BIGFLEET_CONFORMANCE_SELECT": "B3*,B2*"})
+    assert from_environment.select == ("B3*", "B2*")
+
+
 def test_library_users_get_the_same_refusals() -> None:
     with pytest.raises(UsageError, match="either --target"):
         Options()

@@ -175,8 +175,8 @@ def parse(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[Options,
             target=given.target,
             provider_cmd=given.provider_cmd,
             profiles=_words(given.profile),
-            select=_words(given.select) or ("*",),
-            exclude=_words(given.exclude),
+            select=tuple(given.select) or ("*",),
+            exclude=tuple(given.exclude),
             settle=given.settle_timeout,
             poll=given.poll / _SECOND,
             fast_poll=given.fast_poll / _SECOND,
@@ -251,8 +251,9 @@ def _parser() -> argparse.ArgumentParser:
         help="start the provider with this command; {addr}, {state} and {seed_count} are filled in",
     )
     add("--profile", metavar="NAMES", default="core", help=f"comma list of {', '.join(PROFILES)}; or auto")
-    add("--select", metavar="GLOBS", default="", help="only these ids, for example B3*,X301")
-    add("--exclude", metavar="GLOBS", default="", help="not these ids")
+    globs: dict[str, Any] = {"action": "extend", "type": _words, "metavar": "GLOBS", "default": []}
+    add("--select", **globs, help="only these ids, for example B3*,X301; repeatable")
+    add("--exclude", **globs, help="not these ids; repeatable")
     add(
         "--settle-timeout",
         type=settle_limits,

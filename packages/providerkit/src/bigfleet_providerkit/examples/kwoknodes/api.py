@@ -1,5 +1,6 @@
 """A few requests to a Kubernetes API server; what it answers otherwise becomes the kit's errors."""
 
+import asyncio
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -57,15 +58,16 @@ class Api:
         query: dict[str, str] | None = None,
     ) -> tuple[int, Any]:
         where = f"{self._access.server}{path}"
-        headers = {"Content-Type": content_type}
-        # Without a context of ours aiohttp makes its own; where there is no TLS it does not matter.
-        tls = self._access.tls or True
+        asking = asyncio.ensure_future(self._ask(method, where, body, content_type, query))
         try:
-            async with self._session.request(
-                method, where, json=body, params=query, headers=headers, ssl=tls
-            ) as response:
-                answer = await response.json(content_type=None)
-                status = response.status
+            status, answer = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            # The connection of a cancelled request would take its leave in the background, for up to half a
+            # minute; a session that is closed ends its connections first.
+            await self._session.close()
+            asking.cancel()
+            await asyncio.wait([asking])
+            raise
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise Retryable(f"{method} {where}: {str(error) or type(error).__name__}") from error
         if status < 300 or status in expected:
@@ -76,6 +78,16 @@ class Api:
         if status == 429 or status >= 500:
             raise Retryable(text)
         raise Terminal(text)
+
+    async def _ask(
+        self, method: str, where: str, body: Any, content_type: str, query: dict[str, str] | None
+    ) -> tuple[int, Any]:
+        headers = {"Content-Type": content_type}
+        # Without a context of ours aiohttp makes its own; where there is no TLS it does not matter.
+        tls = self._access.tls or True
+        request = self._session.request(method, where, json=body, params=query, headers=headers, ssl=tls)
+        async with request as response:
+            return response.status, await response.json(content_type=None)
 
 
 def _message(answer: Any) -> str:
