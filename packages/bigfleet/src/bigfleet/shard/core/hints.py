@@ -6,9 +6,10 @@ from typing import Final
 
 from bigfleet.engine.survey import Available, Wanted, WantedKey
 from bigfleet.shard.core.context import Context
-from bigfleet.shard.core.ingest import Accepted, Ingest
+from bigfleet.shard.core.ingest import Ingest
 from bigfleet.shard.core.outbox import Outboxes
 from bigfleet.shard.core.sessions import Sessions
+from bigfleet_base.model import Need
 from bigfleet_base.model.frames import AvailableCapacity, Confidence
 
 MAX_COUNT: Final = 2**31 - 1
@@ -31,7 +32,11 @@ class HintsState:
 
 
 class Hints:
-    """Tells clusters of changes, each Profile at most once in an interval."""
+    """Tells clusters of changes, each Profile at most once in an interval.
+
+    Thousands of clusters ask for much the same, and little of what they could get changes from cycle to
+    cycle. So each thing asked for is looked at once, and only clusters that it changed for are told.
+    """
 
     def __init__(
         self, ctx: Context, sessions: Sessions, ingest: Ingest, outboxes: Outboxes, state: HintsState
@@ -41,58 +46,113 @@ class Hints:
         self._ingest = ingest
         self._outboxes = outboxes
         self.state = state
-        self._asked: dict[str, tuple[Accepted, dict[str, Wanted]]] = {}
-        """What each connected cluster's last accepted roll-up asks for, by fingerprint."""
+        self._asked: dict[str, Asked] = {}
+        """What each connected cluster asks for."""
+        self._askers: dict[WantedKey, dict[str, Wanted]] = {}
+        """The same by what is asked for."""
+        self._values: dict[WantedKey, Value] = {}
+        """What was last found."""
+        self._due: set[str] = set()
+        """Clusters that may have to be told something even if nothing changes."""
 
     def wanted(self) -> list[Wanted]:
         """What the cycle that starts now has to look at, for the clusters that can be told."""
-        before, self._asked = self._asked, {}
-        wanted: list[Wanted] = []
-        for cluster, accepted in self._ingest.state.accepted.items():
-            if self._sessions.session_of(cluster) is None:
-                continue
-            known = before.get(cluster)
-            if known is None or known[0] is not accepted:
-                known = (accepted, _profiles(accepted))
-            self._asked[cluster] = known
-            wanted.extend(known[1].values())
-        return wanted
+        accepted = self._ingest.state.accepted
+        for cluster in list(self._asked):
+            if cluster not in accepted or self._sessions.session_of(cluster) is None:
+                self._ask(cluster, Asked((), {}))
+                del self._asked[cluster]
+        for cluster, rollup in accepted.items():
+            if self._sessions.session_of(cluster) is not None:
+                known = self._asked.get(cluster)
+                if known is None or known.rows is not rollup.rows:
+                    self._ask(cluster, _renewed(known, rollup.rows))
+        return [next(iter(askers.values())) for askers in self._askers.values()]
 
     def tell(self, available: Mapping[WantedKey, Available]) -> None:
         """Queue what has changed."""
-        interval, now = self._ctx.settings.available_interval_ns, self._ctx.now
-        values = {key: _value(found) for key, found in available.items()}
-        for cluster, (_, profiles) in self._asked.items():
+        found = {key: _value(each) for key, each in available.items()}
+        concerned = self._due
+        for key, value in found.items():
+            if self._values.get(key) != value:
+                concerned.update(self._askers[key])
+        self._values, self._due = found, set()
+        # In an order that does not depend on what happened before, so that a recording replays the same.
+        for cluster in sorted(concerned & self._asked.keys()):
             if self._sessions.session_of(cluster) is None:
-                continue
-            said = self.state.said.setdefault(cluster, {})
-            if said.keys() - profiles.keys():
-                for gone in [fingerprint for fingerprint in said if fingerprint not in profiles]:
-                    del said[gone]
-            for fingerprint, want in profiles.items():
-                value = values[fingerprint, want.unit]
-                known = said.get(fingerprint)
-                if known is not None and (known.value == value or now - known.at < interval):
-                    continue
-                said[fingerprint] = Said(value, now)
-                self._outboxes.available(cluster, _frame(want, value))
+                # It may be back before the next cycle looks who is there.
+                self._due.add(cluster)
+            else:
+                self._tell(cluster, self._asked[cluster].profiles)
         for cluster in [c for c in self.state.said if c not in self._asked]:
             del self.state.said[cluster]
 
     def forget(self, cluster: str) -> None:
         """The cluster's session has ended: the next one is told everything anew (S7)."""
         self.state.said.pop(cluster, None)
+        self._due.add(cluster)
+
+    def _ask(self, cluster: str, asked: "Asked") -> None:
+        """A cluster asks for this from now on."""
+        before = self._asked.get(cluster)
+        self._asked[cluster] = asked
+        if before is not None and before.profiles is asked.profiles:
+            return
+        self._due.add(cluster)
+        for want in () if before is None else before.profiles.values():
+            askers = self._askers[want.key]
+            del askers[cluster]
+            if not askers:
+                del self._askers[want.key]
+        for want in asked.profiles.values():
+            self._askers.setdefault(want.key, {})[cluster] = want
+
+    def _tell(self, cluster: str, profiles: Mapping[str, Wanted]) -> None:
+        interval, now = self._ctx.settings.available_interval_ns, self._ctx.now
+        said = self.state.said.setdefault(cluster, {})
+        if said.keys() - profiles.keys():
+            for gone in [fingerprint for fingerprint in said if fingerprint not in profiles]:
+                del said[gone]
+        for fingerprint, want in profiles.items():
+            value = self._values[want.key]
+            known = said.get(fingerprint)
+            if known is not None and known.value == value:
+                continue
+            if known is not None and now - known.at < interval:
+                self._due.add(cluster)
+                continue
+            said[fingerprint] = Said(value, now)
+            self._outboxes.available(cluster, _frame(want, value))
 
 
-def _profiles(accepted: Accepted) -> dict[str, Wanted]:
-    """The Profiles of a roll-up, each with the largest unit of its rows."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a roll-up asks for."""
+
+    rows: tuple[Need, ...]
+    profiles: Mapping[str, Wanted]
+    """By fingerprint, each with the largest unit of its rows."""
+
+
+def _renewed(before: Asked | None, rows: tuple[Need, ...]) -> Asked:
+    """What these rows ask for; most roll-ups want more or less of the same."""
+    if (
+        before is not None
+        and len(before.rows) == len(rows)
+        and all(
+            new is old
+            or (new.profile.fingerprint == old.profile.fingerprint and new.min_unit == old.min_unit)
+            for new, old in zip(rows, before.rows, strict=True)
+        )
+    ):
+        return Asked(rows, before.profiles)
     profiles: dict[str, Wanted] = {}
-    for need in accepted.rows:
+    for need in rows:
         fingerprint = need.profile.fingerprint
         known = profiles.get(fingerprint)
         unit = need.min_unit if known is None else known.unit.maximum(need.min_unit)
         profiles[fingerprint] = Wanted(need.profile, unit)
-    return profiles
+    return Asked(rows, profiles)
 
 
 def _value(found: Available) -> Value:
