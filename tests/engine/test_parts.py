@@ -1,6 +1,7 @@
 """The parts that make a cycle cheap, each against the plain way of doing the same."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,6 +98,32 @@ def test_places_follow_the_order_of_the_rows_whatever_comes_and_goes(rollups: li
             f"g{n}" for n in names
         ]
         assert table.snapshot() == tuple(row for _, row in sorted(table.everything().come.items()))
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3)), max_size=6), max_size=8), st.data())
+def test_rows_that_stay_the_same_objects_are_no_different_from_equal_ones(
+    rollups: list[list[tuple[int, int]]], data: st.DataObject
+) -> None:
+    kept, made_anew = NeedsTable(), NeedsTable()
+    known: dict[tuple[int, int], Need] = {}
+    for now, rows in enumerate(rollups, start=1):
+        if len(known) and data.draw(st.booleans()):
+            # More or less of the same, as most roll-ups are.
+            rows = [(group, data.draw(st.integers(1, 3))) for group, _ in known]
+        wanted = [need("c", amount, group=f"g{group}") for group, amount in rows]
+        same = [known.get(row, fresh) for row, fresh in zip(rows, wanted, strict=True)]
+        kept.replace("c", same, now)
+        made_anew.replace("c", [replace(row) for row in wanted], now)
+        known = dict(zip(rows, same, strict=True))
+        assert kept.state == made_anew.state
+        assert kept.snapshot() == made_anew.snapshot()
+        assert kept.everything() == made_anew.everything()
+        if data.draw(st.booleans()):
+            changes, others = kept.take_changes(), made_anew.take_changes()
+            assert (list(changes.gone.items()), list(changes.come.items())) == (
+                list(others.gone.items()),
+                list(others.come.items()),
+            )
 
 
 def test_a_row_that_comes_moves_no_other() -> None:

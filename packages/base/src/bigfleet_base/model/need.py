@@ -64,6 +64,19 @@ class Need:
         """What identifies the row from roll-up to roll-up: (cluster, fingerprint, group)."""
         return (self.cluster_id, self.profile.fingerprint, self.group)
 
+    def arrived(self, at: int) -> "Need":
+        """The same row, first seen then."""
+        return Need(
+            self.cluster_id,
+            self.profile,
+            self.aggregate,
+            self.min_unit,
+            self.group,
+            at,
+            self.acquisition_parked,
+            self.held_back,
+        )
+
 
 def aggregate_rows(rows: Iterable[Need]) -> list[Need]:
     """Merge rows with one key, in the order the keys were first seen; different groups never merge."""

@@ -4,7 +4,7 @@ The arithmetic does not care about the unit. The operator adds nano-units; the e
 milli-units, rounded up once on ingest (engine.md §2.1).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 
@@ -49,6 +49,15 @@ class ResourceVector(Mapping[str, int]):
         for name, amount in other._amounts.items():
             total[name] = total.get(name, 0) + amount
         return _of(total) if all(total.values()) else ResourceVector(total)
+
+    @staticmethod
+    def total(vectors: "Iterable[ResourceVector]") -> "ResourceVector":
+        """All of them together."""
+        total: dict[str, int] = {}
+        for vector in vectors:
+            for name, amount in vector._amounts.items():
+                total[name] = total.get(name, 0) + amount
+        return ResourceVector(total)
 
     def __sub__(self, other: "ResourceVector") -> "ResourceVector":
         """What is left, never below zero; resources that only ``other`` names vanish."""

@@ -1,5 +1,6 @@
 """Demand between operator and shard: roll-ups and the requirements inside them."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
@@ -25,21 +26,12 @@ class RollupRefusedError(ValueError):
 def decode_need(row: pb.CapacityNeed, cluster_id: str, index: int) -> Need:
     """The row with this place in a roll-up, before aggregation and without an arrival time."""
     try:
-        requirements = decode_requirements(row.requirements)
-        same = sum(r.operator is Operator.SAME for r in requirements)
-        if same > 1:
-            raise ValueError(f"{same} Same requirements, at most one is taken")
-        if same and not row.group:
+        profile = _decode_profile(row)
+        if profile.same is not None and not row.group:
             raise ValueError("a Same requirement without a group")
         return Need(
             cluster_id,
-            Profile(
-                requirements,
-                tuple(map(_decode_spread, row.spread)),
-                row.priority,
-                _decode_bucket("interruption_penalty_bucket", row.interruption_penalty_bucket),
-                _decode_bucket("reclamation_penalty_bucket", row.reclamation_penalty_bucket),
-            ),
+            profile,
             aggregate=_decode_amounts("aggregate_resources", row.aggregate_resources),
             min_unit=_decode_amounts("min_unit", row.min_unit),
             group=row.group,
@@ -96,6 +88,42 @@ def decode_requirements(requirements: Iterable[pb.NodeSelectorRequirement]) -> t
     return tuple(decoded)
 
 
+def _decode_profile(row: pb.CapacityNeed) -> Profile:
+    requirements = tuple([r.SerializeToString(deterministic=True) for r in row.requirements])
+    spread = tuple([s.SerializeToString(deterministic=True) for s in row.spread])
+    size = sum(map(len, requirements)) + sum(map(len, spread))
+    make = _profile if size <= _SMALL_PROFILE else _profile.__wrapped__
+    return make(
+        requirements,
+        spread,
+        row.priority,
+        row.interruption_penalty_bucket,
+        row.reclamation_penalty_bucket,
+    )
+
+
+@functools.lru_cache(maxsize=16_384)
+def _profile(
+    requirements: tuple[bytes, ...],
+    spread: tuple[bytes, ...],
+    priority: int,
+    interruption: int,
+    reclamation: int,
+) -> Profile:
+    """One object for equal Profiles: roll-up after roll-up wants more or less of the same."""
+    decoded = decode_requirements(map(pb.NodeSelectorRequirement.FromString, requirements))
+    same = sum(r.operator is Operator.SAME for r in decoded)
+    if same > 1:
+        raise ValueError(f"{same} Same requirements, at most one is taken")
+    return Profile(
+        decoded,
+        tuple([_decode_spread(pb.TopologySpread.FromString(each)) for each in spread]),
+        priority,
+        _decode_bucket("interruption_penalty_bucket", interruption),
+        _decode_bucket("reclamation_penalty_bucket", reclamation),
+    )
+
+
 def _decode_spread(spread: pb.TopologySpread) -> TopologySpread:
     when = _WHEN.get(spread.when_unsatisfiable)
     if when is None:
@@ -121,6 +149,8 @@ def _bucket_number(bucket: int) -> "pb.PenaltyBucket.ValueType":
     return cast("pb.PenaltyBucket.ValueType", bucket)
 
 
+_SMALL_PROFILE: Final = 1_024
+"""Bytes up to which a Profile is kept, so that what is kept is bounded."""
 _OPERATORS: Final = {
     pb.NodeSelectorRequirement.OPERATOR_IN: Operator.IN,
     pb.NodeSelectorRequirement.OPERATOR_NOT_IN: Operator.NOT_IN,

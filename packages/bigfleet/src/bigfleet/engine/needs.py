@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from bigfleet.engine.options import GUARD_CONFIRMATIONS, GUARD_FLOOR_ROWS
-from bigfleet_base.model import EMPTY, Need, ResourceVector, aggregate_rows
+from bigfleet_base.model import Need, ResourceVector, aggregate_rows
 
 
 @dataclass(slots=True)
@@ -40,6 +40,16 @@ class Arrived:
     reported: frozenset[str] = frozenset()
     """The clusters that have told their demand, then or before."""
 
+    def remove(self, place: Place, need: Need) -> None:
+        """A row goes. Who has not been told of it need not be told that it is gone."""
+        if self.come.pop(place, None) is None:
+            self.gone[place] = need
+
+    def replace(self, place: Place, old: Need, new: Need) -> None:
+        """A row takes the place of another."""
+        self.remove(place, old)
+        self.come[place] = new
+
 
 class NeedsTable:
     """The demand of every cluster, replaced whole with each roll-up."""
@@ -48,6 +58,8 @@ class NeedsTable:
         self.state = state or NeedsState()
         self._snapshot: tuple[Need, ...] | None = None
         self._positions: dict[str, list[int]] = {}
+        self._received: dict[str, list[Need]] = {}
+        """The last rows of each cluster as they came, unless some of them were merged."""
         self._keys: Counter[str] = Counter()
         self._changes = Arrived()
         for cluster, rows in self.state.rows.items():
@@ -66,7 +78,7 @@ class NeedsTable:
     def apply_rollup(self, cluster: str, rows: list[Need], now: int, *, guard: bool = True) -> bool:
         """Take a cluster's whole demand; False when the guard holds it and the old demand stays."""
         self.state.reported.add(cluster)
-        totals = sum((row.aggregate for row in rows), EMPTY)
+        totals = ResourceVector.total(row.aggregate for row in rows)
         known = self.state.baselines.get(cluster)
         if guard and known is not None and _suspicious(known, len(rows), totals):
             known.held += 1
@@ -79,7 +91,7 @@ class NeedsTable:
     def is_suspicious(self, cluster: str, rows: Sequence[Need]) -> bool:
         """Whether the guard would hold this roll-up."""
         known = self.state.baselines.get(cluster)
-        totals = sum((row.aggregate for row in rows), EMPTY)
+        totals = ResourceVector.total(row.aggregate for row in rows)
         return known is not None and _suspicious(known, len(rows), totals)
 
     def confirm(self, cluster: str) -> None:
@@ -92,21 +104,19 @@ class NeedsTable:
     def replace(self, cluster: str, rows: list[Need], now: int) -> None:
         """Swap the rows of a cluster; a row that stays keeps the time it was first seen."""
         before = self.state.rows.get(cluster, [])
+        if self._amend(cluster, before, rows):
+            return
         known = {need.key: need for need in before}
         after = []
         for row in aggregate_rows(rows):
             old = known.get(row.key)
-            if old is None:
-                after.append(replace(row, arrival_ns=now))
-            elif old.aggregate != row.aggregate or old.min_unit != row.min_unit:
-                after.append(replace(row, arrival_ns=old.arrival_ns))
-            else:
-                # What is as it was stays the same object, which is how everybody behind sees that it is.
-                after.append(old)
+            after.append(row.arrived(now) if old is None else _renewed(old, row))
         if after:
             self.state.rows[cluster] = after
+            self._received[cluster] = rows if len(rows) == len(after) else []
         else:
             self.state.rows.pop(cluster, None)
+            self._received.pop(cluster, None)
         self._exchange(cluster, before, after)
 
     def take_changes(self) -> Arrived:
@@ -138,6 +148,25 @@ class NeedsTable:
         """Every label key that some Need's requirements or spread look at."""
         return self._keys.keys()
 
+    def _amend(self, cluster: str, before: list[Need], rows: list[Need]) -> bool:
+        """The same for rows that want more or less of the same, which most roll-ups do; False if they do
+        not."""
+        received = self._received.get(cluster, ())
+        if len(received) != len(rows) or not rows:
+            return False
+        changed = [n for n, (row, old) in enumerate(zip(rows, received, strict=True)) if row is not old]
+        if any(rows[n].key != before[n].key for n in changed):
+            return False
+        after, positions = list(before), self._positions[cluster]
+        for n in changed:
+            old = before[n]
+            after[n] = new = _renewed(old, rows[n])
+            if new is not old:
+                self._changes.replace(_place(new, positions[n]), old, new)
+        self.state.rows[cluster], self._received[cluster] = after, rows
+        self._snapshot = None
+        return True
+
     def _exchange(self, cluster: str, before: list[Need], after: list[Need]) -> None:
         """Note which rows differ, each with its place."""
         self._snapshot = None
@@ -147,18 +176,23 @@ class NeedsTable:
             self._positions[cluster] = positions
         old = {_place(need, position): need for position, need in zip(known, before, strict=True)}
         new = {_place(need, position): need for position, need in zip(positions, after, strict=True)}
-        gone, come = self._changes.gone, self._changes.come
         for place, need in old.items():
             if new.get(place) is not need:
-                # Who has not been told of a row need not be told that it is gone.
-                if come.pop(place, None) is None:
-                    gone[place] = need
+                self._changes.remove(place, need)
                 self._keys.subtract(_keys(need))
         for place, need in new.items():
             if old.get(place) is not need:
-                come[place] = need
+                self._changes.come[place] = need
                 self._keys.update(_keys(need))
         self._keys = +self._keys
+
+
+def _renewed(old: Need, row: Need) -> Need:
+    """A row that was there before. What is as it was stays the same object, which is how everybody behind
+    sees that it is."""
+    if old.aggregate == row.aggregate and old.min_unit == row.min_unit:
+        return old
+    return row.arrived(old.arrival_ns)
 
 
 _GAP: Final = 1 << 20
