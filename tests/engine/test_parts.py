@@ -23,7 +23,9 @@ from bigfleet.engine.cells import (
 from bigfleet.engine.inventory import Inventory
 from bigfleet.engine.matching import Matcher
 from bigfleet.engine.needs import NeedsTable, Place
-from bigfleet.engine.stock import Stock, choose
+from bigfleet.engine.normalise import Demand
+from bigfleet.engine.plan import exchanged
+from bigfleet.engine.stock import Row, Stock, choose
 from bigfleet_base.model import CapacityType, MachineState, Need, ResourceVector
 from tests.engine.dsl import configured, idle, need, same_rack
 
@@ -157,6 +159,29 @@ def test_label_keys_are_asked_for_as_long_as_somebody_wants_them() -> None:
 
     assert asked == still != set()
     assert set(table.asked_keys()) == set()
+
+
+@given(st.sets(st.integers(0, 60), min_size=30), st.data())
+def test_rows_change_places_as_if_all_were_sorted_anew(places: set[int], data: st.DataObject) -> None:
+    inventory = Inventory()
+    matcher = Matcher(inventory)
+
+    def row(place: int) -> Row:
+        demand = Demand(need("c", 1), (0, 0, "c", place), frozenset())
+        return Row.of(demand, matcher.fit(demand.need.profile, ResourceVector()))
+
+    rows = [row(place) for place in sorted(places)]
+    gone = [each for each in rows if data.draw(st.integers(0, 9)) == 0]
+    left = places - {each.demand.place[3] for each in gone}
+    come = [row(place) for place in data.draw(st.permutations(range(61))) if place not in left][:3]
+    before = list(rows)
+
+    after, is_aligned = exchanged(rows, gone, come)
+
+    assert rows == before
+    assert after == sorted([*(r for r in rows if r not in gone), *come], key=lambda r: r.demand.place)
+    replaced = {r.demand.place for r in gone} == {r.demand.place for r in come}
+    assert replaced or not is_aligned
 
 
 # The pools that suit

@@ -100,8 +100,8 @@ class Plan:
         self.changed: list[Change] = []
         """Verdicts that the last cycle replaced, unless only time has passed."""
         self._verdicts: dict[Row, Verdict] = {}
-        self._indexes: dict[Row, int] = {}
-        """Where each row stands among the rows; empty until somebody wants to know."""
+        self._is_aligned = False
+        """Whether verdicts stand where their rows do."""
         self._deletes: list[Action] = []
         self._next_delete = 0
         """While nothing is released and nothing changes, nothing will be before this."""
@@ -183,8 +183,7 @@ class Plan:
         yield from self._credit.exchange(gone, come)
         self.changed += [(self._verdicts.pop(row), None) for row in gone]
         if gone or come:
-            self.rows = _exchanged(self.rows, gone, come)
-            self._indexes = {}
+            self.rows, self._is_aligned = exchanged(self.rows, gone, come)
 
     def _work_out(self, told: Situation) -> Generator[int | str, None, _Found]:
         yield "phase1"
@@ -242,33 +241,48 @@ class Plan:
         self._verdicts.update(older)
         self._verdicts.update(fresh)
         # A new list each time: whoever has the last one keeps it as it was.
-        if found is before and older:
-            if not self._indexes:
-                self._indexes = {row: index for index, row in enumerate(self.rows)}
-            verdicts = list(self.verdicts)
-            for row, verdict in older.items():
-                verdicts[self._indexes[row]] = verdict
-            self.verdicts = verdicts
-        elif older or fresh or len(self.verdicts) != len(self.rows):
+        written = [*older, *fresh]
+        if not self._is_aligned or len(written) * _FEW > len(self.rows):
             self.verdicts = [self._verdicts[row] for row in self.rows]
+            self._is_aligned = True
+        elif written:
+            self.verdicts = list(self.verdicts)
+            for row in written:
+                self.verdicts[_index(self.rows, row)] = self._verdicts[row]
 
 
-def _exchanged(rows: list[Row], gone: list[Row], come: list[Row]) -> list[Row]:
-    """The rows with some taken out and others put in, in the order they are served."""
-    left = set(gone)
-    kept = [row for row in rows if row not in left] if left else list(rows)
-    if len(come) * _FEW > len(kept):
-        kept += come
-        kept.sort(key=_place)
-    else:
-        for row in come:
-            bisect.insort(kept, row, key=_place)
-    return kept
+def exchanged(rows: list[Row], gone: list[Row], come: list[Row]) -> tuple[list[Row], bool]:
+    """The rows with some taken out and others put in, in the order they are served; and whether each of
+    these took the place of one of those."""
+    if (len(gone) + len(come)) * _FEW > len(rows):
+        left = set(gone)
+        rows = [row for row in rows if row not in left] + come
+        rows.sort(key=_place)
+        return rows, False
+    rows = list(rows)
+    newcomers = {row.demand.place: row for row in come}
+    leavers = []
+    for row in gone:
+        newcomer = newcomers.pop(row.demand.place, None)
+        if newcomer is None:
+            leavers.append(row)
+        else:
+            rows[_index(rows, row)] = newcomer
+    for row in leavers:
+        del rows[_index(rows, row)]
+    for row in newcomers.values():
+        bisect.insort(rows, row, key=_place)
+    return rows, not leavers and not newcomers
+
+
+def _index(rows: list[Row], row: Row) -> int:
+    """Where a row stands."""
+    return bisect.bisect_left(rows, row.demand.place, key=_place)
 
 
 _place: Final = attrgetter("demand.place")
-_FEW: Final = 64
-"""As long as one in so many comes, putting each in its place is cheaper than sorting."""
+_FEW: Final = 8
+"""As long as one in so many changes, looking for the place of each is cheaper than going through all."""
 
 
 def unlike(one: Outcome, other: Outcome) -> Generator[int, None, str | None]:
