@@ -52,6 +52,17 @@ def encode_offer(vector: ResourceVector) -> dict[str, str]:
 
 
 def _encode(vector: ResourceVector, largest: str) -> dict[str, str]:
+    # As when they are read: few sizes, none of them long to tell.
+    is_usual = sum(map(len, vector)) <= 512
+    return dict(_cached_texts(vector, largest) if is_usual else _texts(vector, largest))
+
+
+@lru_cache(maxsize=4_096)
+def _cached_texts(vector: ResourceVector, largest: str) -> Mapping[str, str]:
+    return _texts(vector, largest)
+
+
+def _texts(vector: ResourceVector, largest: str) -> Mapping[str, str]:
     return {
         name: format_quantity(milli * 1_000_000, binary=prints_binary(name), largest=largest)
         for name, milli in sorted(vector.items())

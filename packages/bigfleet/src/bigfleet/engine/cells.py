@@ -242,6 +242,10 @@ class Cell:
         ids = self.ids
         del ids[bisect.bisect_left(ids, machine_id)]
 
+    def is_held_off(self, call: Call) -> bool:
+        """Whether this call may not be made on its machines now."""
+        return self.held_off != 0 and self.held_off & call != 0
+
     def values(self) -> "Iterable[Cell]":
         """Itself: a dict of one cell would be larger than the cell (``Cells``)."""
         return (self,)

@@ -183,7 +183,7 @@ class Gangs:
         if not held_off and not promised:
             return 0
         call = Call.CONFIGURE if state is MachineState.IDLE else Call.CREATE
-        off = {cell for cell in held_off if cell.held_off & call}
+        off = {cell for cell in held_off if cell.is_held_off(call)}
         kept = sum(len(cell.ids) for cell in off)
         return kept + sum(stock.promised for stock in promised or () if stock.cell not in off)
 
@@ -205,7 +205,7 @@ class Gangs:
             if value is None:
                 continue
             for cell in pool.cells.values():
-                if cell.binding.priority >= priority or cell.held_off & Call.DRAIN:
+                if cell.binding.priority >= priority or cell.is_held_off(Call.DRAIN):
                     continue
                 for span, claimant in _ranked_spans(supply.stock(cell), row):
                     if claimant is None or claimant < priority:

@@ -113,7 +113,7 @@ class Phase2:
         return known
 
     def _split(self, stock: Stock) -> Iterator[Range]:
-        if stock.cell.held_off & Call.DRAIN:
+        if stock.cell.is_held_off(Call.DRAIN):
             return
         stamp = stock.cell.binding.priority
         for claim in stock.claims:

@@ -15,12 +15,12 @@ def reclaims(supply: Supply, loose: Iterable[Stock], picked: set[str]) -> Genera
     """Configured machines that nobody claims, by cluster, the dearest first."""
     by_cluster: dict[str, list[Stock]] = {}
     for stock in loose:
-        if not stock.cell.held_off & Call.DRAIN:
-            by_cluster.setdefault(stock.cell.binding.cluster, []).append(stock)
+        cluster = stock.cell.binding.cluster
+        if cluster in supply.reported and not stock.cell.is_held_off(Call.DRAIN):
+            by_cluster.setdefault(cluster, []).append(stock)
     actions: list[Action] = []
     for cluster in sorted(by_cluster):
-        if cluster in supply.reported:
-            actions += _reclaims(by_cluster[cluster], cluster, picked)
+        actions += _reclaims(by_cluster[cluster], cluster, picked)
         yield 1
     return actions
 
@@ -35,7 +35,7 @@ def releases(supply: Supply, options: Options, now: int) -> Generator[int, None,
         if hold <= 0 or capacity_type not in _ELASTIC:
             continue
         for cell in pool.cells.values():
-            if cell.key.not_deletable or cell.held_off & Call.DELETE:
+            if cell.key.not_deletable or cell.is_held_off(Call.DELETE):
                 continue
             if cell.idle_from + hold > now:
                 next_one = min(next_one, cell.idle_from + hold)

@@ -149,7 +149,7 @@ class Supply:
                 for pool in pools
                 if domain_key is None or pool.machine_class.lookup(domain_key) == row.domain
                 for cell in pool.cells.values()
-                if not (cell.held_off and cell.held_off & call) and not (idle and self.owns(row, cell))
+                if not cell.is_held_off(call) and not (idle and self.owns(row, cell))
             ]
             if idle and len(found) > 1:
                 yield from in_order(found, _last_value)
@@ -187,7 +187,7 @@ def candidate_key(row: Row, stock: Stock) -> tuple[CostKey, float]:
 
 
 def _available(row: Row, cell: Cell, call: Call, domain_key: str | None) -> bool:
-    return not (cell.held_off and cell.held_off & call) and (
+    return not cell.is_held_off(call) and (
         domain_key is None or cell.machine_class.lookup(domain_key) == row.domain
     )
 
