@@ -8,10 +8,12 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import random
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -58,8 +60,8 @@ class Shard:
     def audit(self) -> Path:
         return self.folder / "audit.jsonl"
 
-    def measure(self) -> dict[str, float]:
-        """Processor time so far, and the worst stall since the last measurement."""
+    def measure(self) -> dict[str, Any]:
+        """Processor time so far, and the worst stall and all cycles since the last measurement."""
         path = self.folder / "child.json"
         path.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR2)
@@ -67,7 +69,7 @@ class Shard:
         while not path.exists():
             assert time.monotonic() < deadline and self.process.poll() is None, "the shard does not answer"
             time.sleep(0.02)
-        found: dict[str, float] = json.loads(path.read_text())
+        found: dict[str, Any] = json.loads(path.read_text())
         return found
 
     def rss(self) -> int:
@@ -479,7 +481,10 @@ async def storm(count: int) -> harness.Result:
 
 
 async def big(machines: int, seconds: float, rows: int = 240) -> harness.Result:
-    """A large inventory at rest, with roll-ups going on: cycles, stalls, memory."""
+    """A large inventory at rest, with roll-ups going on: cycles, stalls, memory.
+
+    Every hundredth cycle looks at everything, so the time is long enough for one of them: it is the worst.
+    """
     empty = 0
     with running(100) as shard:
         empty = shard.rss()
@@ -488,20 +493,20 @@ async def big(machines: int, seconds: float, rows: int = 240) -> harness.Result:
             await asyncio.sleep(15)
             load.forget()
             shard.measure()
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(3 * seconds)
             after = shard.measure()
             acks = load.acks()
-        cycle = await _exact(shard, "bigfleet_shard_cycle_duration_seconds_exact", "0.99")
         size = shard.rss()
     return harness.Result(
         f"machines-{machines}",
         {
-            "cycle_p99_ms": cycle * 1000,
+            "cycle_p99_ms": _p99(after["cycles_ms"]),
+            "cycle_worst_ms": max(after["cycles_ms"]),
             "stall_ms": after["stall_ms"],
             "ack_p99_ms": _p99(acks) * 1000,
             "bytes_per_machine": (size - empty) / machines,
         },
-        {"machines": machines},
+        {"machines": machines, "cycles": len(after["cycles_ms"])},
         1,
     )
 
@@ -518,12 +523,11 @@ async def full_passes(machines: int, count: int, seconds: float, rows: int = 5) 
             await asyncio.sleep(seconds)
             after, took = shard.measure(), time.monotonic() - began
             acks = load.acks()
-        cycle = await _exact(shard, "bigfleet_shard_cycle_duration_seconds_exact", "0.5")
     return harness.Result(
         f"full-passes-{machines}",
         {
             "cpu_share": (after["cpu_s"] - before["cpu_s"]) / took,
-            "cycle_p50_ms": cycle * 1000,
+            "cycle_p50_ms": statistics.median(after["cycles_ms"]),
             "ack_p99_ms": _p99(acks) * 1000,
             "stall_ms": after["stall_ms"],
         },
@@ -634,8 +638,7 @@ def _audit(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _p99(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))] if ordered else float("nan")
+    return sorted(values)[math.ceil(0.99 * len(values)) - 1] if values else float("nan")
 
 
 def _expect(holds: bool, message: str) -> None:
@@ -651,17 +654,9 @@ async def _until(condition: Callable[[], bool], limit_s: float) -> None:
         await asyncio.sleep(0.02)
 
 
-async def _exact(shard: Shard, name: str, quantile: str) -> float:
-    return await _sample(shard, f'{name}{{quantile="{quantile}"}}')
-
-
 async def _gauge(shard: Shard, name: str) -> float:
-    return await _sample(shard, name)
-
-
-async def _sample(shard: Shard, start: str) -> float:
     text = await asyncio.to_thread(_scrape, shard.http)
-    line = next(line for line in text.splitlines() if line.startswith(start))
+    line = next(line for line in text.splitlines() if line.startswith(name))
     return float(line.rsplit(" ", 1)[1])
 
 
