@@ -11,7 +11,7 @@ import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from bigfleet.engine.cells import Cell, Cells
 from bigfleet.engine.domains import Gangs
@@ -56,6 +56,19 @@ class Credit:
         self._gangs = Gangs(supply)
         self._fresh = True
         """Whether the first walk is still to be finished: everybody is in the queue."""
+
+    def parts(self) -> "Iterable[dict[Any, Any] | list[Row]]":
+        """All that rows are kept in."""
+        return (
+            self.short,
+            self.looked_at,
+            self._rows,
+            self._named,
+            self._wide,
+            self._far,
+            self._free,
+            self._everywhere,
+        )
 
     # What changed
 

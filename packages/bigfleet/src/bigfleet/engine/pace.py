@@ -21,6 +21,15 @@ def pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
         yield piece
 
 
+def emptied(items: dict[Any, Any] | list[Any]) -> Work:
+    """Let go of all items, a few at a time."""
+    take = items.popitem if isinstance(items, dict) else items.pop
+    while items:
+        for _ in range(min(_PIECE, len(items))):
+            take()
+        yield 1
+
+
 def resorted(before: list[Item], items: dict[Item, None], key: Callable[[Item], Any]) -> list[Item]:
     """Items in order, given most of them in order: what is nearly sorted is sorted quickly."""
     kept = [item for item in before if item in items]

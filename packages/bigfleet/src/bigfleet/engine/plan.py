@@ -21,7 +21,7 @@ from bigfleet.engine.matching import Matcher
 from bigfleet.engine.needs import Arrived, Place
 from bigfleet.engine.normalise import Folding, FoldState, GangClass, Renewal
 from bigfleet.engine.options import Options
-from bigfleet.engine.pace import Work, pieces, resorted
+from bigfleet.engine.pace import Work, emptied, pieces, resorted
 from bigfleet.engine.parking import GangKey, Parking, Stamps
 from bigfleet.engine.preempt import Phase2
 from bigfleet.engine.reclaim import reclaims, releases
@@ -171,6 +171,10 @@ class Plan:
             yield 1
             for stock in stocks:
                 stock.let_go()
+        self._found, self._short = None, []
+        # Piece by piece as well: what is let go in one go takes its time.
+        for part in (self._at, self._verdicts, *self._credit.parts(), *self.supply.parts(), self.rows):
+            yield from emptied(part)
 
     def _exchange(self, stamped: Renewal) -> Generator[int, None, None]:
         gone = [self._at.pop(place) for place in stamped.gone]

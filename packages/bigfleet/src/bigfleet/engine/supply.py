@@ -43,6 +43,10 @@ class Supply:
         """All that somebody has looked at."""
         return self._stocks.values()
 
+    def parts(self) -> Iterable[dict[Any, Any]]:
+        """All that stocks and the names of Needs are kept in."""
+        return (self.ownerless, self.unstamped_drains, self._stocks, self._identities)
+
     def forget(self, cell: Cell) -> None:
         """A cell is gone, and with it all claims on it."""
         self._stocks.pop(cell, None)
