@@ -43,7 +43,7 @@ CALLS_GRACE_S: Final = 5.0
 """For provider calls that were sent when the end came (P2)."""
 _CORE_GRACE_S: Final = 1.0
 _SERVER_GRACE_S: Final = 0.5
-_GC_THRESHOLD: Final = (5_000, 4, 10_000)
+_GC_THRESHOLD: Final = (2_500, 2, 40_000)
 """A walk over the young holds the loop, so it comes often and is short."""
 _STDERR: Final = 2
 
