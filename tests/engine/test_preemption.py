@@ -3,7 +3,7 @@
 import pytest
 
 from bigfleet_base.model import Need
-from tests.engine.dsl import configured, draining, gang, idle, many, need, strict_zones, types, units
+from tests.engine.dsl import configured, draining, gang, idle, many, need, strict_zones, types, units, vector
 from tests.engine.lab import Dwell, Lab, actions, claims, kinds, targets, verdict
 from tests.oracle.results import CycleResult, Inversion, Kind, Reason
 from tests.support.rules import rule
@@ -450,6 +450,23 @@ def test_quickest_victim_decides_whether_a_drain_is_late(lab: Lab) -> None:
     lab.want(need("c", 1, priority=1_000_000), low, high)
 
     assert targets(lab.cycle(), Kind.PREEMPT) == ["b-quick"]
+
+
+@rule("engine.V23")
+def test_victim_of_whom_nothing_is_wanted_any_more_makes_no_drain_late(lab: Lab) -> None:
+    gpus, cores = vector(gpu=1), vector(cpu=1)
+    quick = need("d", gpus, types("gpu"), priority=0)
+    slow = need("d", cores, types("cpu"), priority=999_999)
+    lab.have_draining(draining("m-1", "e", size=gpus, stamp=1_000_000), ends_in=5)
+    lab.have_draining(draining("m-2", "e", size=cores, stamp=1_000_000), ends_in=500)
+    lab.have(configured("v-1", "d", type="gpu", size=gpus, bought_for=quick))
+    lab.have(configured("v-2", "d", type="cpu", size=cores, bought_for=slow))
+    lab.want(need("c", vector(cpu=1, gpu=1), priority=1_000_000), quick, slow)
+
+    result = lab.cycle()
+
+    assert inversion(result, "c").counted == ("m-1", "m-2")
+    assert targets(result, Kind.PREEMPT) == []
 
 
 @rule("engine.V24")

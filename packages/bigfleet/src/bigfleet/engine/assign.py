@@ -5,6 +5,7 @@ from operator import attrgetter
 from typing import Final
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
+from bigfleet.engine.cells import Pool
 from bigfleet.engine.pace import Work, pieces, resorted
 from bigfleet.engine.spread import acquire_spread, strict_spread
 from bigfleet.engine.stock import Row, choose
@@ -18,6 +19,8 @@ class Acquisition:
     def __init__(self, supply: Supply) -> None:
         self._supply = supply
         self._rows: list[Row] = []
+        self._left: dict[Pool, bool] = {}
+        """Whether anything is left of a pool when all is bought."""
 
     def undo(self) -> None:
         """Forget what was bought last."""
@@ -43,6 +46,7 @@ class Acquisition:
     def actions(self, rows: Iterable[Row]) -> Generator[int, None, list[Action]]:
         """Bootstraps and Provisions, Need by Need."""
         decided: list[Action] = []
+        self._left.clear()
         for row in rows:
             if row.bought:
                 found = self._acquisitions(row)
@@ -96,9 +100,16 @@ class Acquisition:
 
     def _cheapest_left(self, row: Row, state: MachineState) -> float | None:
         for (cost, _), pools in row.fit.pools(state).priced():
-            if any(self._supply.stock(cell).left for pool in pools for cell in pool.cells.values()):
+            if any(map(self._is_left, pools)):
                 return cost
         return None
+
+    def _is_left(self, pool: Pool) -> bool:
+        known = self._left.get(pool)
+        if known is None:
+            known = any(self._supply.stock(cell).left for cell in pool.cells.values())
+            self._left[pool] = known
+        return known
 
 
 _A_ROW: Final = 8

@@ -217,7 +217,7 @@ class Gangs:
                 for part in reliance.free(Span(stock, 0, len(stock.cell.ids))):
                     bucket(value).extra_drains.append(part)
                     bucket(value).add(len(part), stock.cell.alloc, creditable=True, own=True)
-        for stock in suitable(row, supply.unstamped_drains.values()):
+        for stock in supply.drains_for_nobody(row.fit):
             value = stock.cell.machine_class.lookup(key)
             if value is None:
                 continue

@@ -158,11 +158,12 @@ class Folding:
             near = (
                 next(iter(cells.values()))
                 for state in (MachineState.CONFIGURED, MachineState.CONFIGURING)
-                for cells in self._inventory.cluster_classes(need.cluster_id, state).values()
+                for machine_class, cells in self._inventory.cluster_classes(need.cluster_id, state).items()
+                if fit.suits(machine_class)
             )
         else:
-            near = fresh.get(need.cluster_id, ())
-        gangs.witness = next((cell for cell in near if fit.suits(cell.machine_class)), None)
+            near = (cell for cell in fresh.get(need.cluster_id, ()) if fit.suits(cell.machine_class))
+        gangs.witness = next(iter(near), None)
         for state in (MachineState.IDLE, MachineState.SPECULATIVE):
             if gangs.witness is None:
                 pool = next(iter(fit.pools(state)), None)

@@ -147,6 +147,9 @@ class _Search:
         self.freed = EMPTY
         self.counted: list[str] = []
         self.preempted = False
+        self._lowest: int | None = None
+        """Of the candidates that would do now."""
+        self._is_lowest_known = False
         self._phase = phase
         spread = strict_spread(row)
         self._spread = None if spread is None else SpreadCounts(row, spread, phase.supply)
@@ -160,10 +163,10 @@ class _Search:
         """Count what is draining already: for this Need, or for nobody and soon enough."""
         for stamped, stocks in (
             (True, self._phase.supply.drains_for(self.row)),
-            (False, self._phase.supply.unstamped_drains.values()),
+            (False, self._phase.supply.drains_for_nobody(self.row.fit)),
         ):
             waiting = self._drains(stocks)
-            while (found := self._next_drain(waiting, stamped)) is not None:
+            while not self.remaining.is_zero() and (found := self._next_drain(waiting, stamped)) is not None:
                 machine_id, stock = waiting.pop(found)
                 self._phase.counted.add(machine_id)
                 self.counted.append(machine_id)
@@ -218,11 +221,13 @@ class _Search:
 
     def _account(self, stock: Stock) -> None:
         self.remaining = self.remaining - stock.cell.alloc
+        self._is_lowest_known = False
         if self._spread is not None:
             self._spread.add(stock)
 
     def _drains(self, stocks: Iterable[Stock]) -> list[tuple[str, Stock]]:
-        reachable = [stock for stock in stocks if self._reachable(stock)]
+        # What makes no progress now never does later.
+        reachable = [stock for stock in stocks if self._wanted(stock) and self._reachable(stock)]
         ids = [[(machine_id, n) for machine_id in stock.cell.ids] for n, stock in enumerate(reachable)]
         merged = heapq.merge(*ids)
         return [(i, reachable[n]) for i, n in merged if i not in self._phase.counted]
@@ -234,8 +239,10 @@ class _Search:
         return None
 
     def _soon_enough(self, machine_id: str) -> bool:
-        lowest = lowest_stamp(c for c in self._candidates if len(c) and self._usable(c.stock))
-        return in_time(self._phase.supply, machine_id, self.priority, lowest, self._phase.now)
+        if not self._is_lowest_known:
+            self._lowest = lowest_stamp(c for c in self._candidates if len(c) and self._usable(c.stock))
+            self._is_lowest_known = True
+        return in_time(self._phase.supply, machine_id, self.priority, self._lowest, self._phase.now)
 
     def _reachable(self, stock: Stock) -> bool:
         """Whether the machines suit and, for a gang, lie in its domain."""

@@ -67,7 +67,6 @@ def acquire_spread(row: Row, spread: TopologySpread, supply: Supply) -> None:
 
 def _take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterable[list[Stock]]) -> None:
     """One pass of acquisition under strict spread: a machine at a time, from the best head that may grow."""
-    cost_key = row.fit.cost_key
     buckets: dict[str, list[list[Stock]]] = {}
     for group in groups:
         for stock in group:
@@ -80,17 +79,26 @@ def _take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterabl
                 bucket[-1].append(stock)
             else:
                 bucket.append([stock])
+    heads: dict[str, Stock] = {}
+    order: dict[str, tuple[bool, float, float, str]] = {}
+    stale: Iterable[str] = buckets
     while not row.remaining.is_zero():
-        heads = {value: head for value, bucket in buckets.items() if (head := _head(row, bucket)) is not None}
-        eligible = [value for value, head in heads.items() if counts.eligible(head)]
+        for value in stale:
+            head = _head(row, buckets[value])
+            if head is None:
+                heads.pop(value, None)
+            else:
+                heads[value] = head
+                cost = row.fit.cost_key(head.cell.machine_class)
+                order[value] = (not supply.owns(row, head.cell), *cost, value)
+        eligible = [order[value] for value, head in heads.items() if counts.eligible(head)]
         if not eligible:
             return
-        best = min(
-            (not supply.owns(row, heads[value].cell), *cost_key(heads[value].cell.machine_class), value)
-            for value in eligible
-        )[-1]
+        best = min(eligible)[-1]
         row.buy([(heads[best], heads[best].taken, 1)])
         counts.add(heads[best])
+        # Others stay at the head as long as they make progress.
+        stale = [v for v, head in heads.items() if v == best or not row.remaining.pieces(head.cell.alloc)]
 
 
 def _head(row: Row, bucket: list[list[Stock]]) -> Stock | None:

@@ -215,8 +215,7 @@ def choose(group: list[Stock], lacking: ResourceVector, used: list[int]) -> list
         return [(stock, start, count)] if count > 0 else []
     first = group[0].cell.alloc
     if all(stock.cell.alloc == first for stock in group):
-        wanted = lacking.pieces(first)
-        return _lowest(group, used, lambda parts: sum(parts) >= wanted, wanted)
+        return _first(group, used, lacking.pieces(first))
     most = max(lacking.pieces(stock.cell.alloc) for stock in group)
     columns = [([stock.cell.alloc[name] for stock in group], amount) for name, amount in lacking.items()]
     if most > _FEW and all(min(column) > 0 for column, _ in columns):
@@ -226,6 +225,22 @@ def choose(group: list[Stock], lacking: ResourceVector, used: list[int]) -> list
 
 _FEW: Final = 8
 """So few machines are found sooner one by one."""
+
+
+def _first(group: list[Stock], used: list[int], wanted: int) -> list[Part]:
+    """So many of the lowest ids of several stocks, as a prefix of each, or all of them."""
+    free = [min(wanted, len(stock.cell.ids) - start) for stock, start in zip(group, used, strict=True)]
+    if sum(free) > wanted:
+        ids: list[str] = []
+        for stock, start, count in zip(group, used, free, strict=True):
+            ids += stock.cell.ids[start : start + count]
+        ids.sort()
+        last = ids[wanted - 1]
+        free = [
+            bisect.bisect_right(stock.cell.ids, last, start, start + count) - start
+            for stock, start, count in zip(group, used, free, strict=True)
+        ]
+    return _by_id(zip(group, used, free, strict=True))
 
 
 def _lowest(

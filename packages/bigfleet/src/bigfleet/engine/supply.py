@@ -108,6 +108,13 @@ class Supply:
             if cell.state is MachineState.DRAINING
         ]
 
+    def drains_for_nobody(self, fit: Fit) -> list[Stock]:
+        """Draining machines stamped for nobody who is still there, as far as they suit."""
+        drains, suited = self.unstamped_drains, fit.pools(MachineState.DRAINING)
+        if len(drains) <= len(suited):
+            return [stock for cell, stock in drains.items() if fit.suits(cell.machine_class)]
+        return [drains[cell] for pool in suited for cell in pool.cells.values() if cell in drains]
+
     # What can be had
 
     def barren(self, fit: Fit) -> bool:
