@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
+from bigfleet.engine.cells import Pool
 from bigfleet.engine.matching import Fit, Matcher
 from bigfleet_base.model import MachineState, Profile, ResourceVector
 
@@ -37,23 +38,24 @@ class Available:
 def survey(matcher: Matcher, wanted: Iterable[Wanted]) -> Generator[int, None, dict[WantedKey, Available]]:
     """Look at the fleet as the cycle saw it."""
     found: dict[WantedKey, Available] = {}
+    lowest: dict[Pool, int] = {}
     for want in wanted:
         yield 1
         if want.key not in found:
-            found[want.key] = _available(matcher.fit(want.profile, want.unit))
+            found[want.key] = _available(matcher.fit(want.profile, want.unit), lowest)
     return found
 
 
-def _available(fit: Fit) -> Available:
+def _available(fit: Fit, lowest: dict[Pool, int]) -> Available:
+    """``lowest`` keeps the lowest priority that each pool serves, for whoever asks next."""
+    for pool in fit.pools(MachineState.CONFIGURED):
+        if pool not in lowest:
+            lowest[pool] = min(cell.binding.priority for cell in pool.cells.values())
     idle, speculative = fit.pools(MachineState.IDLE), fit.pools(MachineState.SPECULATIVE)
     prices = [pool.machine_class.offer.price_per_hour for pool in (*idle, *speculative)]
     return Available(
         idle.count(),
         speculative.count(),
         min(prices, default=0.0),
-        any(
-            cell.binding.priority < fit.profile.priority
-            for pool in fit.pools(MachineState.CONFIGURED)
-            for cell in pool.cells.values()
-        ),
+        any(lowest[pool] < fit.profile.priority for pool in fit.pools(MachineState.CONFIGURED)),
     )
