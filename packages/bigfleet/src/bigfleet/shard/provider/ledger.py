@@ -110,9 +110,9 @@ class Ledger:
 
         No machine may be added or removed before the iterator is used up.
         """
-        places = iter(self._places.items())
-        while chunk := list(islice(places, step)):
-            yield [machine_id for machine_id, place in chunk if self._named_in[place] < self._first_answer]
+        places, named_in, first = iter(self._places.items()), self._named_in, self._first_answer
+        for _ in range(0, len(self._places), step):
+            yield [machine_id for machine_id, place in islice(places, step) if named_in[place] < first]
 
     def _take_place(self) -> int:
         if self._free:
