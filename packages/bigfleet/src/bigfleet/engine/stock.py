@@ -219,7 +219,7 @@ def choose(group: list[Stock], lacking: ResourceVector, used: list[int]) -> list
     most = max(lacking.pieces(stock.cell.alloc) for stock in group)
     columns = [([stock.cell.alloc[name] for stock in group], amount) for name, amount in lacking.items()]
     if most > _FEW and all(min(column) > 0 for column, _ in columns):
-        return _lowest(group, used, lambda parts: _cover(parts, columns), most)
+        return _lowest(group, used, columns, most)
     return _one_by_one(group, lacking, used)
 
 
@@ -231,45 +231,40 @@ def _first(group: list[Stock], used: list[int], wanted: int) -> list[Part]:
     """So many of the lowest ids of several stocks, as a prefix of each, or all of them."""
     free = [min(wanted, len(stock.cell.ids) - start) for stock, start in zip(group, used, strict=True)]
     if sum(free) > wanted:
-        ids: list[str] = []
-        for stock, start, count in zip(group, used, free, strict=True):
-            ids += stock.cell.ids[start : start + count]
-        ids.sort()
-        last = ids[wanted - 1]
-        free = [
-            bisect.bisect_right(stock.cell.ids, last, start, start + count) - start
-            for stock, start, count in zip(group, used, free, strict=True)
-        ]
+        free = _up_to(_ids(group, used, free)[wanted - 1], group, used, free)
     return _by_id(zip(group, used, free, strict=True))
 
 
 def _lowest(
-    group: list[Stock], used: list[int], enough: Callable[[list[int]], bool], most: int
+    group: list[Stock], used: list[int], columns: list[tuple[list[int], int]], most: int
 ) -> list[Part]:
-    """The lowest ids of several stocks, as a prefix of each: as few as are enough, or all of them. Every one
-    of them makes progress, and ``most`` of one stock alone would do."""
+    """The lowest ids of several stocks, as a prefix of each: as few as cover all that is lacking, or all of
+    them. Every one of them makes progress, and ``most`` of one stock alone would do."""
     free = [min(most, len(stock.cell.ids) - start) for stock, start in zip(group, used, strict=True)]
-    if enough(free):
-        ids: list[str] = []
-        for stock, start, count in zip(group, used, free, strict=True):
-            ids += stock.cell.ids[start : start + count]
-        ids.sort()
-
-        def up_to(last: str) -> list[int]:
-            return [
-                bisect.bisect_right(stock.cell.ids, last, start, start + count) - start
-                for stock, start, count in zip(group, used, free, strict=True)
-            ]
-
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            if middle and enough(up_to(ids[middle - 1])):
-                high = middle
-            else:
-                low = middle + 1
-        free = up_to(ids[low - 1]) if low else [0] * len(group)
+    if _cover(free, columns):
+        ids = _ids(group, used, free)
+        enough = bisect.bisect_left(
+            ids, True, key=lambda last: _cover(_up_to(last, group, used, free), columns)
+        )
+        free = _up_to(ids[enough], group, used, free)
     return _by_id(zip(group, used, free, strict=True))
+
+
+def _ids(group: list[Stock], used: list[int], free: list[int]) -> list[str]:
+    """The ids that are free, in order."""
+    ids: list[str] = []
+    for stock, start, count in zip(group, used, free, strict=True):
+        ids += stock.cell.ids[start : start + count]
+    ids.sort()
+    return ids
+
+
+def _up_to(last: str, group: list[Stock], used: list[int], free: list[int]) -> list[int]:
+    """How many of each stock come no later than this id."""
+    return [
+        bisect.bisect_right(stock.cell.ids, last, start, start + count) - start
+        for stock, start, count in zip(group, used, free, strict=True)
+    ]
 
 
 def _cover(parts: list[int], columns: list[tuple[list[int], int]]) -> bool:
