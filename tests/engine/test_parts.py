@@ -139,6 +139,16 @@ def test_a_row_that_comes_moves_no_other() -> None:
     assert [row.group for row in changes.gone.values()] == ["g25"]
 
 
+def test_what_a_caller_does_with_its_rows_later_does_not_matter() -> None:
+    table = NeedsTable()
+    rows = [need("c", 1, group="a")]
+    table.replace("c", rows, 1)
+    rows.append(need("c", 1, group="b"))
+    table.replace("c", rows, 1)
+
+    assert [row.group for row in table.snapshot()] == ["a", "b"]
+
+
 def test_a_row_that_came_and_went_was_never_there() -> None:
     table = NeedsTable()
     table.replace("c", [need("c", 1, group="a")], 1)

@@ -58,7 +58,7 @@ class NeedsTable:
         self.state = state or NeedsState()
         self._snapshot: tuple[Need, ...] | None = None
         self._positions: dict[str, list[int]] = {}
-        self._received: dict[str, list[Need]] = {}
+        self._received: dict[str, tuple[Need, ...]] = {}
         """The last rows of each cluster as they came, unless some of them were merged."""
         self._keys: Counter[str] = Counter()
         self._changes = Arrived()
@@ -113,7 +113,7 @@ class NeedsTable:
             after.append(row.arrived(now) if old is None else _renewed(old, row))
         if after:
             self.state.rows[cluster] = after
-            self._received[cluster] = rows if len(rows) == len(after) else []
+            self._received[cluster] = tuple(rows) if len(rows) == len(after) else ()
         else:
             self.state.rows.pop(cluster, None)
             self._received.pop(cluster, None)
@@ -163,7 +163,7 @@ class NeedsTable:
             after[n] = new = _renewed(old, rows[n])
             if new is not old:
                 self._changes.replace(_place(new, positions[n]), old, new)
-        self.state.rows[cluster], self._received[cluster] = after, rows
+        self.state.rows[cluster], self._received[cluster] = after, tuple(rows)
         self._snapshot = None
         return True
 
