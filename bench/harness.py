@@ -22,7 +22,7 @@ HERE: Final = Path(__file__).resolve().parent
 TOLERANCE: Final = 1.20
 """How much dearer than its baseline a figure may be before ``--check`` fails."""
 
-_TIMES: Final = ("_ms", "us_per_need")
+_TIMES: Final = ("_ms", "us_per_need", "us_per_rollup", "cpu_share", "connected_s")
 _AMOUNTS: Final = ("bytes_per_machine",)
 
 T = TypeVar("T")
@@ -135,6 +135,14 @@ def compare(document: Mapping[str, Any], base: Mapping[str, Any] | None) -> list
                 ratio /= speed
             changes.append(Change(result["name"], metric, value, before[metric], ratio))
     return changes
+
+
+def is_dearer(document: Mapping[str, Any], benchmark: str) -> bool:
+    """Whether a figure is far above its baseline; each that is is told."""
+    dearer = [change for change in compare(document, baseline(benchmark)) if change.ratio > TOLERANCE]
+    for change in dearer:
+        print(f"{change.shape} {change.metric}: {change.value:,.2f}, baseline {change.baseline:,.2f}")
+    return bool(dearer)
 
 
 def table(headings: list[str], rows: list[list[str]]) -> str:

@@ -565,6 +565,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tries", type=int, default=30, help="roll-ups of each kind whose first call is timed (30)"
     )
+    parser.add_argument("--check", action="store_true", help="fail when dearer than the baseline")
     parser.add_argument("--minutes", type=float, default=10, help="of the long run (10)")
     parser.add_argument("--one", metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
@@ -582,10 +583,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         results.append(_in_its_own_process(name, argv))
         figures = "  ".join(f"{k} {v:,.2f}" for k, v in results[-1].metrics.items())
         harness.progress(f"{name}: {figures}")
-    harness.report("shard", results, calibration)
+    document = harness.report("shard", results, calibration)
     for result in results:
         print(result.name, "  ".join(f"{name}={value:,.2f}" for name, value in result.metrics.items()))
-    return 0
+    return 1 if harness.is_dearer(document, "shard") and options.check else 0
 
 
 def _in_its_own_process(name: str, argv: Sequence[str] | None) -> harness.Result:
