@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bigfleet.engine import matching
 from bigfleet.engine.cells import (
     NO_PAST,
     Arrivals,
@@ -195,6 +197,19 @@ def test_rows_change_places_as_if_all_were_sorted_anew(places: set[int], data: s
 
 
 # The pools that suit
+
+
+def test_answers_are_kept_for_so_many_profiles_and_the_oldest_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matching, "_MOST_FITS", 3)
+    matcher = Matcher(Inventory())
+    profiles = [need("c", 1, priority=n).profile for n in range(4)]
+    first, second, *_, last = [matcher.fit(profile, ResourceVector()) for profile in profiles]
+
+    assert matcher.fit(profiles[1], ResourceVector()) is second
+    assert matcher.fit(profiles[3], ResourceVector()) is last
+    assert matcher.fit(profiles[0], ResourceVector()) is not first
 
 
 def test_pools_that_come_up_are_found_and_dead_ones_are_not() -> None:

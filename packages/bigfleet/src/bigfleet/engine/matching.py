@@ -2,6 +2,7 @@
 
 import bisect
 import math
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,7 +12,7 @@ from bigfleet_base.model import MachineState, Operator, Profile, ResourceVector,
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
 
 _MOST_FITS: Final = 200_000
-"""Answers are kept for so many Profiles and units before the cache starts anew; they come and go."""
+"""Answers are kept for so many Profiles and units; they come and go, and the oldest makes room."""
 
 _MOST_ANSWERS: Final = 100_000
 """Of one of them: classes come and go with prices."""
@@ -25,7 +26,7 @@ class Matcher:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._fits: dict[tuple[str, ResourceVector], Fit] = {}
+        self._fits: OrderedDict[tuple[str, ResourceVector], Fit] = OrderedDict()
 
     def fit(self, profile: Profile, unit: ResourceVector) -> "Fit":
         """What suits a Profile with this largest unit."""
@@ -33,7 +34,7 @@ class Matcher:
         fit = self._fits.get(key)
         if fit is None:
             if len(self._fits) >= _MOST_FITS:
-                self._fits.clear()
+                self._fits.popitem(last=False)
             fit = self._fits[key] = Fit(profile, unit, self._inventory)
         return fit
 

@@ -23,7 +23,7 @@ from bigfleet.engine.normalise import Folding, FoldState, GangClass, Renewal
 from bigfleet.engine.options import Options
 from bigfleet.engine.pace import Work, emptied, pieces, resorted
 from bigfleet.engine.parking import GangKey, Parking, Stamps
-from bigfleet.engine.preempt import Phase2
+from bigfleet.engine.preempt import Phase2, Resolution
 from bigfleet.engine.reclaim import reclaims, releases
 from bigfleet.engine.stock import AgeKey, Row
 from bigfleet.engine.supply import Supply
@@ -216,11 +216,9 @@ class Plan:
         """Verdicts for those of whom there is something new to say."""
         older: dict[Row, Verdict] = {}
         fresh: dict[Row, Verdict] = {}
-        looked_at: Collection[Row] = () if found is before else set(self._credit.looked_at)
-        concerned: Collection[Row] = found.unmet
-        if found is not before:
-            concerned = dict.fromkeys(self._credit.looked_at)
-            concerned.update(self._credit.short)
+        is_quiet = found is before
+        looked_at = dict.fromkeys(() if is_quiet else self._credit.looked_at)
+        concerned = found.unmet if is_quiet else {**looked_at, **self._credit.short}
         same_blocked = before is not None and before.blocked == found.blocked
         for piece in pieces(concerned):
             work = 1
@@ -228,13 +226,8 @@ class Plan:
                 resolution, known = found.phase2.resolutions.get(row), self._verdicts.get(row)
                 age, parked_age = ages.get(row.age_key, 0), parked.get(row.key, 0)
                 if known is not None and (
-                    found is before
-                    or (
-                        known.resolution is resolution is not None
-                        and known.supply == NO_SUPPLY
-                        and same_blocked
-                        and row not in looked_at
-                    )
+                    is_quiet
+                    or (same_blocked and row not in looked_at and _is_barren_still(known, resolution))
                 ):
                     older[row] = known.aged(age, parked_age)
                 else:
@@ -253,6 +246,11 @@ class Plan:
             self.verdicts = list(self.verdicts)
             for row in written:
                 self.verdicts[_index(self.rows, row)] = self._verdicts[row]
+
+
+def _is_barren_still(known: Verdict, resolution: Resolution | None) -> bool:
+    """Whether nothing suits a Need, and nothing did when it was judged."""
+    return known.resolution is resolution is not None and known.supply == NO_SUPPLY
 
 
 def exchanged(rows: list[Row], gone: list[Row], come: list[Row]) -> tuple[list[Row], bool]:
