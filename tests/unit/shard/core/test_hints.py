@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 
 from bigfleet.engine.survey import Available, WantedKey
+from bigfleet.shard.core import hints as module
+from bigfleet.shard.core.context import Cause
 from bigfleet.shard.core.hints import Hints, HintsState, Said
 from bigfleet.shard.core.ingest import Accepted
 from bigfleet_base.model import Need, Profile, ResourceVector
@@ -28,6 +30,7 @@ class World:
     sessions: dict[str, int] = field(default_factory=dict)
     accepted: dict[str, Accepted] = field(default_factory=dict)
     told: list[tuple[str, AvailableCapacity]] = field(default_factory=list)
+    wakes: list[Cause] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.settings = SimpleNamespace(available_interval_ns=INTERVAL)
@@ -35,6 +38,9 @@ class World:
 
     def session_of(self, cluster: str) -> int | None:
         return self.sessions.get(cluster)
+
+    def wake(self, cause: Cause) -> None:
+        self.wakes.append(cause)
 
     def available(self, cluster: str, frame: AvailableCapacity) -> None:
         self.told.append((cluster, frame))
@@ -137,3 +143,26 @@ def test_whoever_looks_at_everything_says_the_same(seed: int) -> None:
         world.told.clear()
         plain.told.clear()
         world.now += rng.randrange(4)
+
+
+def test_where_many_are_to_be_told_some_wait_for_the_next_cycle_and_nobody_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_TOLD", 1)
+    world = World()
+    rng = random.Random(1)
+    for cluster in "abc":
+        world.sessions[cluster] = 1
+        world.accepted[cluster] = Accepted(b"", (_need(rng, cluster),))
+    hints = world.hints()
+
+    def cycle(count: int) -> tuple[list[str], bool]:
+        world.now += INTERVAL
+        world.told.clear()
+        world.wakes.clear()
+        hints.tell({want.key: Available(count, 0, 0.0, displaceable=False) for want in hints.wanted()})
+        return [cluster for cluster, _ in world.told], world.wakes == [Cause.DEFERRED]
+
+    # As long as some wait a cycle follows, and in a world that never rests everybody has a turn.
+    assert [cycle(1) for _ in range(4)] == [(["a"], True), (["b"], True), (["c"], False), ([], False)]
+    assert [cycle(n)[0] for n in range(2, 8)] == [["a"], ["b"], ["c"], ["a"], ["b"], ["c"]]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bigfleet.engine.survey import Available, Wanted, WantedKey
-from bigfleet.shard.core.context import Context
+from bigfleet.shard.core.context import Cause, Context
 from bigfleet.shard.core.ingest import Ingest
 from bigfleet.shard.core.outbox import Outboxes
 from bigfleet.shard.core.sessions import Sessions
@@ -13,6 +13,9 @@ from bigfleet_base.model import Need
 from bigfleet_base.model.frames import AvailableCapacity, Confidence
 
 MAX_COUNT: Final = 2**31 - 1
+MOST_TOLD: Final = 250
+"""Clusters that are told something at the end of one cycle, all of them in one go; others follow with the
+next."""
 
 Value = tuple[int, Confidence, float]
 
@@ -77,13 +80,16 @@ class Hints:
             if self._values.get(key) != value:
                 concerned.update(self._askers[key])
         self._values, self._due = found, set()
-        # In an order that does not depend on what happened before, so that a recording replays the same.
-        for cluster in sorted(concerned & self._asked.keys()):
-            if self._sessions.session_of(cluster) is None:
-                # It may be back before the next cycle looks who is there.
+        # In an order that a replay, which knows only what was said, comes to as well.
+        places = MOST_TOLD
+        for cluster in sorted(concerned & self._asked.keys(), key=self._turn):
+            if places == 0 or self._sessions.session_of(cluster) is None:
+                # Its turn comes in the next cycle; who is not there may be back before that one begins.
                 self._due.add(cluster)
-            else:
-                self._tell(cluster, self._asked[cluster].profiles)
+            elif self._tell(cluster, self._asked[cluster].profiles):
+                places -= 1
+        if places == 0 and self._due:
+            self._ctx.wake(Cause.DEFERRED)
         for cluster in [c for c in self.state.said if c not in self._asked]:
             del self.state.said[cluster]
 
@@ -107,7 +113,14 @@ class Hints:
         for want in asked.profiles.values():
             self._askers.setdefault(want.key, {})[cluster] = want
 
-    def _tell(self, cluster: str, profiles: Mapping[str, Wanted]) -> None:
+    def _turn(self, cluster: str) -> tuple[int, str]:
+        """Whoever has waited longest comes first."""
+        said = self.state.said.get(cluster, {})
+        return max((known.at for known in said.values()), default=0), cluster
+
+    def _tell(self, cluster: str, profiles: Mapping[str, Wanted]) -> bool:
+        """Tell one cluster; False if there is nothing to tell."""
+        is_told = False
         interval, now = self._ctx.settings.available_interval_ns, self._ctx.now
         said = self.state.said.setdefault(cluster, {})
         if said.keys() - profiles.keys():
@@ -123,6 +136,8 @@ class Hints:
                 continue
             said[fingerprint] = Said(value, now)
             self._outboxes.available(cluster, _frame(want, value))
+            is_told = True
+        return is_told
 
 
 @dataclass(frozen=True, slots=True)
