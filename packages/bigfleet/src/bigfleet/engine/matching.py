@@ -11,7 +11,7 @@ from bigfleet.engine.inventory import Inventory
 from bigfleet_base.model import MachineState, Operator, Profile, ResourceVector, effective_cost, penalty
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
 
-_MOST_FITS: Final = 200_000
+_MOST_FITS: Final = 60_000
 """Answers are kept for so many Profiles and units; they come and go, and the oldest makes room."""
 
 _MOST_ANSWERS: Final = 100_000
@@ -83,18 +83,20 @@ class Fit:
         arrivals = self._inventory.arrivals(state)
         known = self._suited.get(state)
         if known is None or known.arrivals is not arrivals:
-            known = self._suited[state] = Suited(self, arrivals)
-        known.catch_up()
+            known = self._suited[state] = Suited(arrivals)
+        known.catch_up(self)
         return known
 
 
 class Suited:
-    """The pools of one state that suit one Profile and unit, the cheapest first."""
+    """The pools of one state that suit one Profile and unit, the cheapest first.
 
-    __slots__ = ("_fit", "_generation", "_keys", "_pools", "_seen", "_total", "arrivals")
+    It does not know its ``Fit``: what refers to each other in a circle stays in memory long after it is gone.
+    """
 
-    def __init__(self, fit: Fit, arrivals: Arrivals) -> None:
-        self._fit = fit
+    __slots__ = ("_generation", "_keys", "_pools", "_seen", "_total", "arrivals")
+
+    def __init__(self, arrivals: Arrivals) -> None:
         self.arrivals = arrivals
         self._generation = -1
         self._total = 0
@@ -102,7 +104,7 @@ class Suited:
         self._keys: list[CostKey] = []
         self._pools: list[Pool] = []
 
-    def catch_up(self) -> None:
+    def catch_up(self, fit: Fit) -> None:
         """Look at the pools that have come up since."""
         arrivals = self.arrivals
         if self._generation != arrivals.generation:
@@ -114,15 +116,14 @@ class Suited:
         if self._total == arrivals.total:
             return
         self._total = arrivals.total
-        for name in self._fit.instance_types or arrivals.by_type:
+        for name in fit.instance_types or arrivals.by_type:
             pools = arrivals.by_type.get(name)
             if pools is not None and (seen := self._seen.get(name, 0)) < len(pools):
                 self._seen[name] = len(pools)
                 for pool in pools[seen:]:
-                    self._look_at(pool)
+                    self._look_at(pool, fit)
 
-    def _look_at(self, pool: Pool) -> None:
-        fit = self._fit
+    def _look_at(self, pool: Pool, fit: Fit) -> None:
         if pool.cells and fit.suits(pool.machine_class):
             key = fit.cost_key(pool.machine_class)
             place = bisect.bisect_right(self._keys, key)
