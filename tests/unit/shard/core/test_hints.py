@@ -1,8 +1,9 @@
 """Hints follow changes; whoever looked at every cluster each time would say the same."""
 
+import copy
 import random
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -45,9 +46,9 @@ class World:
     def available(self, cluster: str, frame: AvailableCapacity) -> None:
         self.told.append((cluster, frame))
 
-    def hints(self) -> Hints:
+    def hints(self, state: HintsState | None = None) -> Hints:
         parts = cast("Any", self)
-        return Hints(parts, parts, parts, parts, HintsState())
+        return Hints(parts, parts, parts, parts, state or HintsState())
 
 
 class Plain:
@@ -143,6 +144,37 @@ def test_whoever_looks_at_everything_says_the_same(seed: int) -> None:
         world.told.clear()
         plain.told.clear()
         world.now += rng.randrange(4)
+
+
+@rule("shard.R8")
+@pytest.mark.parametrize("seed", range(40))
+def test_one_that_knows_only_what_was_said_goes_on_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_TOLD", 1 + seed % 3)
+    rng = random.Random(seed)
+    world = World()
+    hints = world.hints()
+    for _ in range(100):
+        for cluster in CLUSTERS:
+            if rng.random() < 0.2 and world.sessions.pop(cluster, None) is not None:
+                hints.forget(cluster)
+            elif rng.random() < 0.5:
+                world.sessions[cluster] = 1
+            if rng.random() < 0.3:
+                before = world.accepted.get(cluster, Accepted(b"", ())).rows
+                world.accepted[cluster] = Accepted(b"", _demand(rng, cluster, before))
+        world.now += rng.randrange(4)
+        other = replace(world, told=[], wakes=[])
+        restored = other.hints(copy.deepcopy(hints.state))
+        found = {want.key: Available(rng.randrange(2), 0, 0.0, displaceable=False) for want in hints.wanted()}
+        assert {want.key for want in restored.wanted()} == found.keys()
+        world.told.clear()
+        world.wakes.clear()
+        hints.tell(found)
+        restored.tell(found)
+        assert (world.told, world.wakes) == (other.told, other.wakes)
+        assert hints.state == restored.state
 
 
 def test_where_many_are_to_be_told_some_wait_for_the_next_cycle_and_nobody_for_ever(

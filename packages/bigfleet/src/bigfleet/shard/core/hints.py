@@ -80,15 +80,22 @@ class Hints:
             if self._values.get(key) != value:
                 concerned.update(self._askers[key])
         self._values, self._due = found, set()
-        # In an order that a replay, which knows only what was said, comes to as well.
-        places = MOST_TOLD
+        # Who is told what depends on what was said alone: that is all that a replay knows.
+        told = waiting = 0
         for cluster in sorted(concerned & self._asked.keys(), key=self._turn):
-            if places == 0 or self._sessions.session_of(cluster) is None:
-                # Its turn comes in the next cycle; who is not there may be back before that one begins.
+            if self._sessions.session_of(cluster) is None:
+                # It may be back before the next cycle looks who is there.
                 self._due.add(cluster)
-            elif self._tell(cluster, self._asked[cluster].profiles):
-                places -= 1
-        if places == 0 and self._due:
+                continue
+            news = self._news(cluster)
+            if news and told == MOST_TOLD:
+                self._due.add(cluster)
+                waiting += 1
+                continue
+            for fingerprint, value in news.items():
+                self._tell(cluster, fingerprint, value)
+            told += bool(news)
+        if waiting:
             self._ctx.wake(Cause.DEFERRED)
         for cluster in [c for c in self.state.said if c not in self._asked]:
             del self.state.said[cluster]
@@ -118,26 +125,24 @@ class Hints:
         said = self.state.said.get(cluster, {})
         return max((known.at for known in said.values()), default=0), cluster
 
-    def _tell(self, cluster: str, profiles: Mapping[str, Wanted]) -> bool:
-        """Tell one cluster; False if there is nothing to tell."""
-        is_told = False
+    def _news(self, cluster: str) -> dict[str, Value]:
+        """What a cluster may be told now, by fingerprint; what it may not be told yet stays due."""
         interval, now = self._ctx.settings.available_interval_ns, self._ctx.now
-        said = self.state.said.setdefault(cluster, {})
-        if said.keys() - profiles.keys():
-            for gone in [fingerprint for fingerprint in said if fingerprint not in profiles]:
-                del said[gone]
+        profiles, said = self._asked[cluster].profiles, self.state.said.setdefault(cluster, {})
+        for gone in said.keys() - profiles.keys():
+            del said[gone]
+        news = {}
         for fingerprint, want in profiles.items():
-            value = self._values[want.key]
-            known = said.get(fingerprint)
-            if known is not None and known.value == value:
-                continue
-            if known is not None and now - known.at < interval:
+            value, known = self._values[want.key], said.get(fingerprint)
+            if known is None or (known.value != value and now - known.at >= interval):
+                news[fingerprint] = value
+            elif known.value != value:
                 self._due.add(cluster)
-                continue
-            said[fingerprint] = Said(value, now)
-            self._outboxes.available(cluster, _frame(want, value))
-            is_told = True
-        return is_told
+        return news
+
+    def _tell(self, cluster: str, fingerprint: str, value: Value) -> None:
+        self.state.said[cluster][fingerprint] = Said(value, self._ctx.now)
+        self._outboxes.available(cluster, _frame(self._asked[cluster].profiles[fingerprint], value))
 
 
 @dataclass(frozen=True, slots=True)
