@@ -1,5 +1,6 @@
 """The parts that make a cycle cheap, each against the plain way of doing the same."""
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -210,6 +211,29 @@ def test_answers_are_kept_for_so_many_profiles_and_the_oldest_makes_room(
     assert matcher.fit(profiles[1], ResourceVector()) is second
     assert matcher.fit(profiles[3], ResourceVector()) is last
     assert matcher.fit(profiles[0], ResourceVector()) is not first
+
+
+def test_answers_that_made_room_are_let_go_without_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "_MOST_FITS", 1)
+    inventory = Inventory()
+    inventory.insert(idle("m"), 0)
+    matcher = Matcher(inventory)
+    gc.collect()
+    gc.disable()
+    try:
+        before = _kept()
+        for n in range(20):
+            assert len(
+                matcher.fit(need("c", 1, priority=n).profile, ResourceVector()).pools(MachineState.IDLE)
+            )
+        assert _kept() == before + 1
+    finally:
+        gc.enable()
+
+
+def _kept() -> int:
+    """A shard hardly ever looks for garbage among what is old: what refers to each other would stay."""
+    return sum(isinstance(each, matching.Suited) for each in gc.get_objects())
 
 
 def test_pools_that_come_up_are_found_and_dead_ones_are_not() -> None:
