@@ -345,10 +345,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = asyncio.run(dict(plan)[options.one]())
         print(json.dumps(result.as_json()))
         return 0
+    names = [name for name, _ in plan]
+    for prefix in options.only or ():
+        if not any(name.startswith(prefix) for name in names):
+            parser.error(f"--only {prefix}: no shape begins so; there are {', '.join(names)}")
     calibration = harness.calibrate()
     results = []
-    for name, _ in plan:
-        if options.only and not any(name.startswith(prefix) for prefix in options.only):
+    for name in names:
+        if options.only and not name.startswith(tuple(options.only)):
             continue
         harness.progress(f"{name} …")
         results.append(_in_its_own_process(name, argv))

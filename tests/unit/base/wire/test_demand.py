@@ -184,3 +184,22 @@ def test_mutated_bytes_never_crash_the_decoder(
                 data.insert(where, rng.randrange(256))
     with contextlib.suppress(RollupRefusedError):
         read_bytes(bytes(data), "c1")
+
+
+def named(length: int) -> Need:
+    """A Need whose Profile takes about so many bytes to tell."""
+    profile = Profile((Requirement("kind", Operator.IN, ("x" * length,)),))
+    return Need("c1", profile, ResourceVector({"cpu": 1_000}), ResourceVector({"cpu": 1_000}))
+
+
+def test_equal_profiles_of_two_rollups_are_one_object() -> None:
+    message = encode_rollup("c1", [named(900)], 1)
+    (first,), (second,) = decode_rollup(message, "c1"), decode_rollup(message, "c1")
+    assert first.profile is second.profile
+
+
+def test_a_long_profile_is_read_anew_and_never_kept() -> None:
+    message = encode_rollup("c1", [named(1_024)], 1)
+    (first,), (second,) = decode_rollup(message, "c1"), decode_rollup(message, "c1")
+    assert first.profile == second.profile
+    assert first.profile is not second.profile
