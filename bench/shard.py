@@ -315,7 +315,7 @@ async def flat(minutes: float) -> harness.Result:
             await asyncio.sleep(min(90, 60 * minutes))
             files, tasks = shard.files(), await gauge(shard, "bigfleet_process_tasks")
             sizes = [shard.rss() / 2**20]
-            for _ in range(round(minutes * 6)):
+            for _ in range(max(1, round(minutes * 6))):
                 await asyncio.sleep(10)
                 sizes.append(shard.rss() / 2**20)
             files_after = shard.files()
@@ -344,6 +344,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10, help="of the long run (10)")
     parser.add_argument("--one", metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    if not 0 < options.minutes < math.inf:
+        parser.error(f"--minutes {options.minutes:g}: a run lasts some time, and ends")
     plan = _plan(options.small, options.minutes, options.tries)
     if options.one:
         result = asyncio.run(dict(plan)[options.one]())
