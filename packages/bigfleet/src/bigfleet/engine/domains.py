@@ -165,11 +165,12 @@ class Gangs:
             return buckets
         free: dict[tuple[str, ResourceVector], int] = {}
         for state in (MachineState.IDLE, MachineState.SPECULATIVE):
-            for pool in row.fit.pools(state):
-                value = pool.machine_class.lookup(key)
-                if value is not None and (not rivals or value in rivals):
-                    where = (value, pool.machine_class.alloc)
-                    free[where] = free.get(where, 0) + pool.count - self._withheld(pool, state)
+            found = row.fit.pools(state).by_value(key)
+            for value in rivals or found:
+                for pool in found.get(value, ()):
+                    if pool.cells:
+                        where = (value, pool.machine_class.alloc)
+                        free[where] = free.get(where, 0) + pool.count - self._withheld(pool, state)
         for (value, alloc), count in free.items():
             if count:
                 buckets.setdefault(value, Bucket()).add(count, alloc, creditable=False, own=False)
