@@ -46,6 +46,7 @@ class _Told(PersistentEngine):
             known = self.known.pop(_name(before))
             assert known.aged(0, 0) == before.aged(0, 0)
         if after is not None:
+            assert _name(after) not in self.known, "told as if it were the first"
             self.known[_name(after)] = after
 
 

@@ -95,6 +95,9 @@ class Provider(RuleBasedStateMachine):
         crash=st.sampled_from(["no"] * 6 + ["before the write", "before the answer"]),
     )
     def call(self, place: int, wish: str, cluster: str, shard: str, age: str, crash: str) -> None:
+        if not self.lab.store_down:
+            # What waited for the disk comes before what is asked now.
+            self.lab.step()
         machine = self.machines[place] if place < MACHINES else "ghost"
         kind = self.kind(machine, wish, cluster)
         token = self.token(shard, machine, age)

@@ -524,6 +524,17 @@ def test_a_result_that_cannot_be_stored_is_kept_for_later() -> None:
     assert lab.state(machine) is S.IDLE
 
 
+def test_a_result_that_was_kept_comes_before_what_is_asked_next() -> None:
+    lab = Lab()
+    machine = lab.ids()[0]
+    lab.accept("create", machine)
+    lab.store_down = True
+    lab.finish(machine)
+    lab.store_down = False
+    assert lab.call("configure", machine).code is Code.OK
+    assert lab.state(machine) is S.CONFIGURING
+
+
 def test_a_timeout_that_cannot_be_stored_is_kept_for_later() -> None:
     lab = Lab(timeouts=dict.fromkeys(Kind, 2 * SECOND))
     machine = lab.ids()[0]
