@@ -80,10 +80,9 @@ class Fit:
 
     def pools(self, state: MachineState) -> "Suited":
         """The pools of a state that suit."""
-        arrivals = self._inventory.arrivals(state)
         known = self._suited.get(state)
-        if known is None or known.arrivals is not arrivals:
-            known = self._suited[state] = Suited(arrivals)
+        if known is None:
+            known = self._suited[state] = Suited(self._inventory.arrivals(state))
         known.catch_up(self)
         return known
 
@@ -94,10 +93,10 @@ class Suited:
     It does not know its ``Fit``: what refers to each other in a circle stays in memory long after it is gone.
     """
 
-    __slots__ = ("_by_value", "_generation", "_keys", "_pools", "_seen", "_total", "arrivals")
+    __slots__ = ("_arrivals", "_by_value", "_generation", "_keys", "_pools", "_seen", "_total")
 
     def __init__(self, arrivals: Arrivals) -> None:
-        self.arrivals = arrivals
+        self._arrivals = arrivals
         self._generation = -1
         self._total = 0
         self._seen: dict[str, int] = {}
@@ -107,7 +106,7 @@ class Suited:
 
     def catch_up(self, fit: Fit) -> None:
         """Look at the pools that have come up since."""
-        arrivals = self.arrivals
+        arrivals = self._arrivals
         if self._generation != arrivals.generation:
             self._generation = arrivals.generation
             self._total = 0
