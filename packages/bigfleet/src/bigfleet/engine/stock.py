@@ -291,7 +291,7 @@ def _first(group: list[Stock], used: list[int], wanted: int) -> list[Part]:
     free = [min(wanted, len(stock.cell.ids) - start) for stock, start in zip(group, used, strict=True)]
     if sum(free) > wanted:
         free = _up_to(_ids(group, used, free)[wanted - 1], group, used, free)
-    return [part for part in zip(group, used, free, strict=True) if part[2]]
+    return _by_id(zip(group, used, free, strict=True))
 
 
 def _lowest(
@@ -306,7 +306,7 @@ def _lowest(
             ids, True, key=lambda last: _cover(_up_to(last, group, used, free), columns)
         )
         free = _up_to(ids[enough], group, used, free)
-    return [part for part in zip(group, used, free, strict=True) if part[2]]
+    return _by_id(zip(group, used, free, strict=True))
 
 
 def _ids(group: list[Stock], used: list[int], free: list[int]) -> list[str]:
@@ -358,7 +358,12 @@ def _one_by_one(group: list[Stock], lacking: ResourceVector, used: list[int]) ->
             heapq.heapreplace(heads, (ids[end], number, end))
         else:
             heapq.heappop(heads)
-    return [part for part in zip(group, used, taken, strict=True) if part[2]]
+    return _by_id(zip(group, used, taken, strict=True))
+
+
+def _by_id(parts: Iterable[Part]) -> list[Part]:
+    """Those that take something, in the order of their ids: which cell came up first must not show."""
+    return sorted((part for part in parts if part[2]), key=lambda part: part[0].cell.ids[part[1]])
 
 
 def _rank(claim: Claim) -> Rank:
