@@ -138,18 +138,14 @@ class Credit:
                     self.supply.settle(cell)
                     if was_ownerless is not (cell in ownerless):
                         self._changed(self.supply.stock(cell), None)
-                        self._far_off(cell, None)
 
     def touch(self, cell: Cell) -> None:
         """A cell got or lost machines."""
         stock = self.supply.stock(cell)
-        was_ownerless = cell in self.supply.ownerless
         self.supply.settle(cell)
         self._changed(stock, None)
         if self._fresh:
             return
-        if was_ownerless and cell not in self.supply.ownerless:
-            self._far_off(cell, None)
         cluster, identity = cell.binding.cluster, cell.binding.identity
         if cell.state in BOUND:
             self._nobodys.pop((cluster, cell.state), None)
@@ -256,9 +252,14 @@ class Credit:
         for row in stock.readers:
             if row not in queued and (after is None or row.rank > after):
                 self._look_at(row)
-        if cell.state is MachineState.CREATING:
-            if cell in self.supply.ownerless:
-                self._far_off(cell, after)
+        if cell in self.supply.ownerless:
+            for row in self._far:
+                if (
+                    row not in queued
+                    and (after is None or row.rank > after)
+                    and row.fit.suits(cell.machine_class)
+                ):
+                    self._look_at(row)
         elif cell.state in BOUND:
             visited = (_FOREIGN[cell.state], stock.keep)
             for name in (cell.machine_class.offer.instance_type, _ANY):
@@ -271,16 +272,6 @@ class Credit:
                         and row.fit.suits(cell.machine_class)
                     ):
                         self._look_at(row)
-
-    def _far_off(self, cell: Cell, after: Rank | None) -> None:
-        """More or less is left of machines in creation that are nobody's, or were."""
-        for row in self._far:
-            if (
-                row not in self._queued
-                and (after is None or row.rank > after)
-                and row.fit.suits(cell.machine_class)
-            ):
-                self._look_at(row)
 
     def _offered(self, cell: Cell, after: Rank | None) -> None:
         """More or less is left of what everybody may have."""
