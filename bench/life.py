@@ -126,9 +126,10 @@ class Weather:
         # Not a secret: a benchmark must meet the same weather in every run.
         self._rng = random.Random(seed)  # noqa: S311
         needs = self._engine.needs.snapshot()
-        self._present: dict[str, dict[NeedKey, Need]] = {}
-        for need in needs:
-            self._present.setdefault(need.cluster_id, {})[need.key] = need
+        self._present: dict[str, dict[NeedKey, Need]] = {
+            cluster: {need.key: need for need in rows}
+            for cluster, rows in self._engine.needs.state.rows.items()
+        }
         self._absent: list[Need] = []
         self._draws = self._over_priorities(needs)
         self._machines = sorted(self._engine.inventory)

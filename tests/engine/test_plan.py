@@ -94,6 +94,32 @@ def test_gang_in_one_of_two_domains_minds_what_an_earlier_one_is_promised(lab: L
     assert domains == ["B", "A", "B"], "where the least is left over"
 
 
+@rule("engine.I15")
+def test_need_in_the_place_of_a_dearer_one_comes_after_those_that_were_behind(lab: Lab) -> None:
+    dear, other, cheap = (need("c", 1, reclamation=dollars) for dollars in (1000, 10, 0))
+    lab.have(many(3, configured, "m", "c"))
+    lab.want(dear, other)
+    first = lab.cycle()
+    assert (claims(first, dear), claims(first, other)) == (["m-0"], ["m-1"])
+
+    lab.want(cheap, other)
+
+    then = lab.cycle()
+    assert (claims(then, other), claims(then, cheap)) == (["m-0"], ["m-1"])
+
+
+@rule("engine.I15")
+def test_need_whose_units_have_grown_passes_over_machines_that_no_longer_hold_one(lab: Lab) -> None:
+    lab.have(many(2, configured, "small", "c", price=1), configured("large", "c", size=2, price=2))
+    lab.want(need("c", 2))
+    assert claims(lab.cycle(), need("c", 2)) == ["small-0", "small-1"]
+
+    grown = need("c", 2, unit=units(2))
+    lab.want(grown)
+
+    assert claims(lab.cycle(), grown) == ["large"]
+
+
 # whom a change of machines concerns
 
 
@@ -109,6 +135,24 @@ def test_gang_in_one_of_two_domains_minds_what_turns_up_there(lab: Lab) -> None:
     lab.have(many(2, idle, "ib", rack="B"))
 
     assert verdict(lab.cycle(), held).same_domain == "A"
+
+
+@rule("engine.G8", "engine.I15")
+def test_gang_in_one_of_two_domains_minds_what_is_lost_in_the_other(lab: Lab) -> None:
+    held = gang("c", 2)
+    lab.have(
+        many(2, configured, "a", "c", rack="A"),
+        many(2, configured, "b", "c", rack="B"),
+        idle("ia", rack="A"),
+        many(2, idle, "ib", rack="B"),
+    )
+    lab.want(held)
+    assert verdict(lab.cycle(), held).same_domain == "A"
+
+    lab.judge.remove("ib-0")
+    lab.judge.remove("ib-1")
+
+    assert verdict(lab.cycle(), held).same_domain == "B"
 
 
 @rule("engine.S9")

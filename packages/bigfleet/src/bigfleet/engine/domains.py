@@ -7,8 +7,8 @@ from typing import Any, Final, Protocol
 
 from bigfleet.engine.cells import Call, Pool
 from bigfleet.engine.options import CANDIDATE_DOMAINS, DEFAULTS
-from bigfleet.engine.stock import DomainCoverage, Reach, Row, Span, Stock, choose, in_order
-from bigfleet.engine.supply import Supply, keep_order, suitable
+from bigfleet.engine.stock import DomainCoverage, Groups, Reach, Row, Span, Stock, choose
+from bigfleet.engine.supply import Supply, suitable
 from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
 
@@ -57,16 +57,13 @@ class Reliance:
 class Claims(Protocol):
     """What a Need may claim in its turn, and the claiming."""
 
-    def usual(self, row: Row, state: MachineState) -> list[Stock]: ...
-    def foreign(self, row: Row, state: MachineState) -> list[Stock]: ...
+    def usual(self, row: Row, state: MachineState) -> Groups: ...
+    def foreign(self, row: Row, state: MachineState) -> Iterable[list[Stock]]: ...
     def own_creating(self, row: Row) -> list[Stock]: ...
     def ownerless(self, row: Row) -> list[Stock]: ...
     def take(
         self, row: Row, group: list[Stock], lacking: ResourceVector, aside: ResourceVector = EMPTY
     ) -> ResourceVector: ...
-
-
-Groups = list[list[Stock]]
 
 
 class Gangs:
@@ -91,15 +88,18 @@ class Gangs:
     def place(self, row: Row, claims: Claims) -> tuple[ResourceVector, Reach]:
         """Choose the gang's domain, claim what counts there, and promise it what it will acquire; returns
         what it lacks then, and how far it had to look."""
-        key = _key(row)
+        key = same_key(row)
         usual = [
-            *(g for state in _BOUND for g in in_order(claims.usual(row, state), keep_order)),
+            *(group for state in _BOUND for group in claims.usual(row, state)),
             *(g for g in (claims.own_creating(row), claims.ownerless(row)) if g),
         ]
-        foreign = [g for state in _BOUND for g in in_order(claims.foreign(row, state), keep_order)]
-        if self._settled(row, [*usual, *foreign]):
+        foreign = [group for state in _BOUND for group in claims.foreign(row, state)]
+        rivals = self._rivals(row, [*usual, *foreign])
+        if len(rivals) == 1:
+            row.domain, row.satisfiable, row.candidates = rivals[0], True, []
             return self._credit(row, claims, usual, foreign), Reach.CLUSTER
         need = row.demand.need
+        row.rivals = frozenset(rivals)
         buckets = self._first_ranking(row, [*usual, *foreign])
         ranked = _ranked(buckets, need.aggregate, second=False)
         choice = ranked[0] if ranked else None
@@ -125,45 +125,52 @@ class Gangs:
             _rely(residual, relied_on, self._reliance, self._order, need.profile.priority)
         return lacking, Reach.FLEET
 
-    def _settled(self, row: Row, creditable: Groups) -> bool:
-        """Whether one domain, and only one, already has all of the gang: then no other can beat it, and what
-        is free elsewhere does not matter."""
-        wanted, key = row.demand.need.aggregate, _key(row)
+    def _rivals(self, row: Row, creditable: Groups) -> list[str]:
+        """The domains that already have all of the gang and, among those, most that is its own: no other can
+        beat them, and what is free elsewhere does not matter. None if there are none to be sure of."""
+        wanted, key = row.demand.need.aggregate, same_key(row)
         # Machines of its own that it may take up count as its own too.
         if wanted.is_zero() or self._supply.own_idle(row, None):
-            return False
+            return []
         totals: dict[str, ResourceVector] = {}
+        own: dict[str, ResourceVector] = {}
         for group in creditable:
             for stock in group:
                 value = stock.cell.machine_class.lookup(key)
                 left = len(stock.cell.ids) - stock.before(row.rank)
                 if value is not None and left:
-                    totals[value] = totals.get(value, EMPTY) + stock.cell.alloc * left
+                    amount = stock.cell.alloc * left
+                    totals[value] = totals.get(value, EMPTY) + amount
+                    if self._supply.owns(row, stock.cell):
+                        own[value] = own.get(value, EMPTY) + amount
         whole = [value for value, total in totals.items() if total.covers(wanted)]
-        if len(whole) != 1:
-            return False
-        row.domain, row.satisfiable, row.candidates = whole[0], True, []
-        return True
+        if len(whole) <= 1:
+            return whole
+        score = _scores(wanted)
+        scores = {value: score(own.get(value, EMPTY), capped=True) for value in whole}
+        best = max(scores.values())
+        return [value for value in whole if scores[value] == best]
 
     def _first_ranking(self, row: Row, creditable: Groups) -> dict[str, Bucket]:
-        supply, key = self._supply, _key(row)
+        supply, key, rivals = self._supply, same_key(row), row.rivals
         buckets: dict[str, Bucket] = {}
         for group in creditable:
             for stock in group:
                 value = stock.cell.machine_class.lookup(key)
                 left = len(stock.cell.ids) - stock.before(row.rank)
-                if value is not None and left:
+                if value is not None and left and (not rivals or value in rivals):
                     bucket = buckets.setdefault(value, Bucket())
                     bucket.add(left, stock.cell.alloc, creditable=True, own=supply.owns(row, stock.cell))
         if row.parked:
             return buckets
         free: dict[tuple[str, ResourceVector], int] = {}
         for state in (MachineState.IDLE, MachineState.SPECULATIVE):
-            for pool in row.fit.pools(state):
-                value = pool.machine_class.lookup(key)
-                if value is not None:
-                    where = (value, pool.machine_class.alloc)
-                    free[where] = free.get(where, 0) + pool.count - self._withheld(pool, state)
+            found = row.fit.pools(state).by_value(key)
+            for value in rivals or found:
+                for pool in found.get(value, ()):
+                    if pool.cells:
+                        where = (value, pool.machine_class.alloc)
+                        free[where] = free.get(where, 0) + pool.count - self._withheld(pool, state)
         for (value, alloc), count in free.items():
             if count:
                 buckets.setdefault(value, Bucket()).add(count, alloc, creditable=False, own=False)
@@ -189,7 +196,7 @@ class Gangs:
 
     def _second_ranking(self, row: Row, first: dict[str, Bucket]) -> dict[str, Bucket]:
         """The buckets with what preemption could free, and what is draining already, added."""
-        supply, reliance, key = self._supply, self._reliance, _key(row)
+        supply, reliance, key = self._supply, self._reliance, same_key(row)
         need = row.demand.need
         priority = need.profile.priority
         wider = {
@@ -234,7 +241,7 @@ class Gangs:
     def _credit(self, row: Row, claims: Claims, usual: Groups, foreign: Groups) -> ResourceVector:
         """Claim what counts in the chosen domain: the gang's own first, foreign machines last and only if
         they add to what its own Idle ones leave short."""
-        supply, key = self._supply, _key(row)
+        supply, key = self._supply, same_key(row)
 
         def here(groups: Groups, own: bool | None) -> Iterator[list[Stock]]:
             for group in groups:
@@ -273,7 +280,8 @@ class Gangs:
         return residual
 
 
-def _key(row: Row) -> str:
+def same_key(row: Row) -> str:
+    """The label whose value all machines of a gang share."""
     same = row.demand.need.profile.same
     assert same is not None
     return same.key
@@ -283,7 +291,7 @@ def _ranked_spans(stock: Stock, row: Row) -> Iterator[tuple[Span, int | None]]:
     """Configured machines that are in no bucket yet, with the priority of the Need that claims them."""
     end = 0
     for claim in stock.claims:
-        if claim.row.rank > row.rank:
+        if claim.row.rank >= row.rank:
             break
         yield claim, claim.row.demand.need.profile.priority
         end = claim.end

@@ -3,7 +3,7 @@
 import bisect
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from bigfleet.engine.cells import Arrivals, MachineClass, Pool
@@ -80,10 +80,9 @@ class Fit:
 
     def pools(self, state: MachineState) -> "Suited":
         """The pools of a state that suit."""
-        arrivals = self._inventory.arrivals(state)
         known = self._suited.get(state)
-        if known is None or known.arrivals is not arrivals:
-            known = self._suited[state] = Suited(arrivals)
+        if known is None:
+            known = self._suited[state] = Suited(self._inventory.arrivals(state))
         known.catch_up(self)
         return known
 
@@ -94,25 +93,27 @@ class Suited:
     It does not know its ``Fit``: what refers to each other in a circle stays in memory long after it is gone.
     """
 
-    __slots__ = ("_generation", "_keys", "_pools", "_seen", "_total", "arrivals")
+    __slots__ = ("_arrivals", "_by_value", "_generation", "_keys", "_pools", "_seen", "_total")
 
     def __init__(self, arrivals: Arrivals) -> None:
-        self.arrivals = arrivals
+        self._arrivals = arrivals
         self._generation = -1
         self._total = 0
         self._seen: dict[str, int] = {}
         self._keys: list[CostKey] = []
         self._pools: list[Pool] = []
+        self._by_value: dict[str, dict[str, list[Pool]]] = {}
 
     def catch_up(self, fit: Fit) -> None:
         """Look at the pools that have come up since."""
-        arrivals = self.arrivals
+        arrivals = self._arrivals
         if self._generation != arrivals.generation:
             self._generation = arrivals.generation
             self._total = 0
             self._seen.clear()
             self._keys.clear()
             self._pools.clear()
+            self._by_value.clear()
         if self._total == arrivals.total:
             return
         self._total = arrivals.total
@@ -129,6 +130,17 @@ class Suited:
             place = bisect.bisect_right(self._keys, key)
             self._keys.insert(place, key)
             self._pools.insert(place, pool)
+            for label, found in self._by_value.items():
+                _file(found, pool, label)
+
+    def by_value(self, label: str) -> Mapping[str, list[Pool]]:
+        """The pools by the value of a label; dead ones are among them."""
+        found = self._by_value.get(label)
+        if found is None:
+            found = self._by_value[label] = {}
+            for pool in self._pools:
+                _file(found, pool, label)
+        return found
 
     def __len__(self) -> int:
         """How many there are at most."""
@@ -155,6 +167,12 @@ class Suited:
             group.append(pool)
         if last is not None:
             yield last, group
+
+
+def _file(found: dict[str, list[Pool]], pool: Pool, label: str) -> None:
+    value = pool.machine_class.lookup(label)
+    if value is not None:
+        found.setdefault(value, []).append(pool)
 
 
 def _instance_types(profile: Profile) -> tuple[str, ...]:

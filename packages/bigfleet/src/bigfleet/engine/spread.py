@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from bigfleet.engine.cells import MachineClass
 from bigfleet.engine.stock import Row, Stock
 from bigfleet.engine.supply import Supply
 from bigfleet_base.model import MachineState, TopologySpread
@@ -23,16 +22,15 @@ class SpreadCounts:
         self._counts: dict[str, int] = {}
         cluster, fit = row.demand.need.cluster_id, row.fit
         for state in (MachineState.CONFIGURED, MachineState.CONFIGURING):
-            self._list(filter(fit.suits, supply.inventory.cluster_classes(cluster, state)))
+            for machine_class in filter(fit.suits, supply.inventory.cluster_classes(cluster, state)):
+                if (value := machine_class.lookup(self.key)) is not None:
+                    self._counts[value] = 0
         for state in (MachineState.IDLE, MachineState.SPECULATIVE):
-            self._list(pool.machine_class for pool in fit.pools(state))
+            for value, pools in fit.pools(state).by_value(self.key).items():
+                if any(pool.cells for pool in pools):
+                    self._counts[value] = 0
         for claim in row.claims:
             self.add(claim.stock, len(claim))
-
-    def _list(self, classes: Iterable[MachineClass]) -> None:
-        for machine_class in classes:
-            if (value := machine_class.lookup(self.key)) is not None:
-                self._counts.setdefault(value, 0)
 
     def domain(self, stock: Stock) -> str | None:
         """The domain its machines lie in."""

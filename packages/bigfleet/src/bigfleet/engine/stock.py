@@ -16,7 +16,7 @@ from typing import Any, Final
 from bigfleet.engine.cells import Cell
 from bigfleet.engine.matching import Fit
 from bigfleet.engine.normalise import Demand
-from bigfleet_base.model import ResourceVector
+from bigfleet_base.model import MachineState, ResourceVector
 
 Rank = tuple[int, int, int, int, str, int]
 """When a Need's turn comes: precedence (engine.md §10.6), then the order Needs are served in."""
@@ -51,13 +51,15 @@ class Claim(Span):
 class Stock:
     """A cell and the claims on it."""
 
-    __slots__ = ("cell", "claims", "keep", "promised", "readers")
+    __slots__ = ("cell", "claims", "is_listed", "keep", "promised", "readers")
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
         self.keep = (cell.machine_class.offer.price_per_hour, -cell.binding.reclamation_penalty)
         """In which order bound machines are kept: the cheapest first, then the one worth most to its
         tenant."""
+        self.is_listed = False
+        """Whether it is on the menus of its cluster."""
         self.claims: list[Claim] = []
         """In the order of their rows' ranks."""
         self.readers: set[Row] = set()
@@ -86,6 +88,8 @@ class Stock:
             return 0
         if claims[-1].row.rank < rank:
             return claims[-1].end
+        if len(claims) == 1:
+            return 0
         place = bisect.bisect_left(claims, rank, key=_rank)
         return claims[place - 1].end if place else 0
 
@@ -96,6 +100,40 @@ class Stock:
             claims.append(claim)
         else:
             claims.insert(bisect.bisect_left(claims, claim.row.rank, key=_rank), claim)
+
+
+Groups = list[list[Stock]]
+"""Stocks that tie, the first to be kept first; inside a group ids decide."""
+
+
+class Menu:
+    """The bound machines a Need may claim, in the order they are kept (``Stock.keep``)."""
+
+    __slots__ = ("_keys", "groups")
+
+    def __init__(self, stocks: Iterable[Stock]) -> None:
+        found: dict[tuple[float, float], list[Stock]] = {}
+        for stock in stocks:
+            found.setdefault(stock.keep, []).append(stock)
+        self._keys = sorted(found)
+        self.groups: Groups = [found[key] for key in self._keys]
+
+    def add(self, stock: Stock) -> None:
+        """Put it where it belongs, unless it is there."""
+        place = bisect.bisect_left(self._keys, stock.keep)
+        if place == len(self._keys) or self._keys[place] != stock.keep:
+            self._keys.insert(place, stock.keep)
+            self.groups.insert(place, [stock])
+        elif stock not in self.groups[place]:
+            self.groups[place].append(stock)
+
+    def discard(self, stock: Stock) -> None:
+        """Take it off, if it is there."""
+        place = bisect.bisect_left(self._keys, stock.keep)
+        if place < len(self._keys) and self._keys[place] == stock.keep and stock in self.groups[place]:
+            self.groups[place].remove(stock)
+            if not self.groups[place]:
+                del self._keys[place], self.groups[place]
 
 
 class Reach(IntEnum):
@@ -133,13 +171,19 @@ class Row:
     """What this cycle acquires, lot by lot in the order it was chosen; inside a lot ids decide."""
     promises: dict[Stock, int] = field(default_factory=dict)
     """Of a gang: what is set aside for it while later ones choose their domains."""
+    usual: dict[MachineState, Menu] = field(default_factory=dict)
+    """What it may claim of what its cluster has, its own or nobody's; for the states it came to."""
+    foreign: dict[MachineState, Menu] = field(default_factory=dict)
+    """The same of what was bought for others."""
     reach: Reach = Reach.OWN
     visited: list[Stock] = field(default_factory=list)
     """Where it is among the readers."""
     stopped: tuple[int, tuple[float, float]] | None = None
-    """Where it had enough, if that was among what other Needs of its cluster were given."""
+    """Where it had enough, if that was among what its cluster has."""
     domain: str | None = None
     """Of a gang: the chosen value of its Same key."""
+    rivals: frozenset[str] = frozenset()
+    """Of a gang: the only domains it could be in, as long as they have all of it; none: any."""
     satisfiable: bool = False
     """Of a gang: whether the chosen domain could hold all of it by what is free or its own."""
     candidates: list["DomainCoverage"] = field(default_factory=list)
@@ -166,10 +210,22 @@ class Row:
         for lot in self.bought:
             yield from lot
 
+    def inherit(self, row: "Row") -> None:
+        """Take over what another one of the same rank came to hold."""
+        self.held, self.visited, self.promises = row.held, row.visited, row.promises
+        for claim in self.held:
+            claim.row = self
+        for stock in self.visited:
+            stock.readers.discard(row)
+            stock.readers.add(self)
+        if self.fit is row.fit and self.demand.identities == row.demand.identities:
+            self.usual, self.foreign = row.usual, row.foreign
+
     def let_go(self) -> None:
         """Forget all machines, so that what is gone is gone at once: rows, claims and stocks refer to each
         other, and a process that lives long hardly ever looks for garbage among what is old."""
         self.held, self.bought, self.visited, self.promises = [], [], [], {}
+        self.usual, self.foreign = {}, {}
 
     def buy(self, parts: "list[Part]") -> None:
         """Acquire the next machines of some stocks that tie."""
@@ -214,7 +270,10 @@ def choose(group: list[Stock], lacking: ResourceVector, used: list[int]) -> list
         count = min(len(stock.cell.ids) - start, lacking.pieces(stock.cell.alloc))
         return [(stock, start, count)] if count > 0 else []
     first = group[0].cell.alloc
-    if all(stock.cell.alloc == first for stock in group):
+    for stock in group:
+        if stock.cell.alloc is not first and stock.cell.alloc != first:
+            break
+    else:
         return _first(group, used, lacking.pieces(first))
     most = max(lacking.pieces(stock.cell.alloc) for stock in group)
     columns = [([stock.cell.alloc[name] for stock in group], amount) for name, amount in lacking.items()]
