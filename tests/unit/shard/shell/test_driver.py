@@ -226,6 +226,26 @@ async def test_others_have_their_turn_between_two_slices_of_a_cycle(
         assert turns > 50
 
 
+async def test_others_have_their_turn_between_the_events_and_the_slice_that_follows_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Bench() as bench:
+        heard = list[str]()
+
+        def cycle() -> Generator[str, None, None]:
+            heard.append("first step")
+            asyncio.get_running_loop().call_soon(heard.append, "somebody else")
+            yield "phase1"
+            heard.append("slice")
+            yield "phase2"
+
+        monkeypatch.setattr(bench.core, "_cycle", cycle)
+        bench.core.answers[HelloRepeated] = [RunCycle()]
+        bench.driver.submit(HelloRepeated(1))
+        await eventually(lambda: CycleFinished in map(type, bench.core.events))
+        assert heard == ["first step", "somebody else", "slice"]
+
+
 @rule("shard.R8")
 async def test_no_event_comes_between_the_batch_that_begins_a_cycle_and_its_first_step(
     monkeypatch: pytest.MonkeyPatch,

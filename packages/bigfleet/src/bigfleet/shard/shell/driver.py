@@ -47,7 +47,7 @@ from bigfleet_base.model.frames import Frame
 from bigfleet_base.telemetry import Log, Metrics
 from bigfleet_base.telemetry.series import GaugeSeries
 
-SLICE_NS: Final = 10_000_000
+SLICE_NS: Final = 5_000_000
 """How long a cycle may hold the loop before sessions and providers have their turn."""
 BATCH_NS: Final = 5_000_000
 """The same for events: those of a reconnect storm come by the thousand."""
@@ -149,6 +149,7 @@ class Driver:
             self._look_for_pause()
             self._handle_some(sessions, providers)
             if self.core.running is not None and not self._stopping:
+                await asyncio.sleep(0)  # events and a slice in one go would hold the loop for both
                 self._advance()
             if self.core.running is not None and not self._stopping:
                 await self._rest(sessions, providers)
