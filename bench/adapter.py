@@ -1,9 +1,14 @@
 """All that the benchmarks know of the engine's inside, in one place."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from unittest import mock
 
 from bench.fleets import FleetShape
+from bigfleet.engine import domains, verdicts
+from bigfleet.engine.assign import Acquisition
 from bigfleet.engine.cells import MachineClass
 from bigfleet.engine.cycle import CycleInputs, Engine
 from bigfleet.engine.matching import Matcher
@@ -52,6 +57,31 @@ def full_result(engine: Engine, inputs: CycleInputs, *, warm: bool = False) -> O
         return engine.full_pass(inputs)
     finally:
         engine._matcher = known
+
+
+@contextmanager
+def unexplained() -> Iterator[None]:
+    """Inside, the engine decides the same and keeps nothing that only says why: the cost of the machine left,
+    the supply of unmet Needs, the domains that gangs did not get."""
+
+    def says(answer: object) -> Callable[..., object]:
+        return lambda *_: answer  # a Mock would take longer than what it stands for
+
+    with (
+        mock.patch.object(Acquisition, "_cheapest_left", says(None)),
+        mock.patch.object(verdicts, "_matching_supply", says(verdicts.NO_SUPPLY)),
+        mock.patch.object(domains, "_coverage", says(())),
+    ):
+        yield
+
+
+def explanation_bytes(outcome: Outcome) -> int:
+    """What these three take. All of it belongs to Needs and to actions; a machine that stays where it is has
+    nothing to explain."""
+    parts = [part for each in outcome.verdicts for part in (each.supply, each.candidates, *each.candidates)]
+    # One number for all machines of a kind that a Need gets.
+    costs = {id(action.runner_up_cost): action.runner_up_cost for action in outcome.decided}
+    return sum(sys.getsizeof(part) for part in (*parts, *costs.values()) if part is not None and part != ())
 
 
 def reprice(engine: Engine, machine_id: str, price: float, now: int) -> None:

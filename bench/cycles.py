@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from bench.adapter import classes, demand, full_result, load
+from bench.adapter import classes, demand, explanation_bytes, full_result, load, unexplained
 from bench.fleets import FleetShape
 from bench.harness import Result, WrongAnswerError, best_of, progress, timed
 from bench.life import INTERVAL, Life, Rate, Weather
@@ -251,6 +251,10 @@ def _full(shape: FleetShape, life: Life, plan: Plan, figures: Figures) -> None:
     _, warm_ms, _ = best_of(
         plan.best, plan.budget_s, lambda: timed(lambda: full_result(life.engine, inputs, warm=True))
     )
+    with unexplained():
+        _, unexplained_ms, _ = best_of(
+            plan.best, plan.budget_s, lambda: timed(lambda: full_result(life.engine, inputs))
+        )
     counts = figures.counts
     counts["actions"] = len(result.decided)
     counts.update(action.kind.value for action in result.decided)
@@ -260,15 +264,18 @@ def _full(shape: FleetShape, life: Life, plan: Plan, figures: Figures) -> None:
         strict = verdict.need.profile.strict_spread is not None
         bought = verdict.sources.idle + verdict.sources.speculative > 0
         counts["spread"] += strict and (bought or verdict.reason is UnmetReason.SPREAD_UNSATISFIABLE)
+    percent, size = 100 * (1 - unexplained_ms / milliseconds), explanation_bytes(result) / counts["needs"]
     figures.metrics |= {
         "actions": counts["actions"],
         "full_ms": milliseconds,
         "full_warm_ms": warm_ms,
         "us_per_need": 1000 * milliseconds / counts["needs"],
+        "explained_percent": percent,
+        "explanation_bytes_per_need": size,
     }
     progress(
         f"{shape.name}: full pass {milliseconds:,.1f} ms, the best of {figures.runs}; "
-        f"{counts['actions']:,} actions"
+        f"{counts['actions']:,} actions; to say why takes {percent:.1f} % of it and {size:.0f} bytes a Need"
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import cycles, engine, harness
-from bench.adapter import full_result, loaded
+from bench.adapter import explanation_bytes, full_result, loaded, unexplained
 from bench.cycles import Figures, Plan
 from bench.fleets import FLEETS, FleetShape, fleet_shape
 from bench.harness import WrongAnswerError
@@ -209,6 +209,16 @@ def test_a_full_pass_beside_the_engine_leaves_no_trace() -> None:
     assert after == {key: (age + 1, parked + 1) for key, (age, parked) in gangs.items()}
 
 
+def test_without_explanations_the_same_is_decided() -> None:
+    world, inputs = loaded(SMALL["b500k-agg-1to1"]), CycleInputs(now=10 * INTERVAL)
+    said = full_result(world, inputs)
+    with unexplained():
+        unsaid = full_result(world, inputs)
+    assert unsaid.decided == [replace(action, runner_up_cost=None) for action in said.decided] != said.decided
+    assert [v.reason for v in unsaid.verdicts] == [v.reason for v in said.verdicts]
+    assert explanation_bytes(said) > explanation_bytes(unsaid)
+
+
 def test_hopeless_demand_suits_no_machine_and_never_merges() -> None:
     rows = [hopeless("c00", n, gang=n % 2 == 0) for n in range(10)]
     assert len({row.key for row in rows}) == 10
@@ -224,5 +234,6 @@ def test_a_run_of_a_fleet_writes_its_figures(
     assert result["name"] == "b5k@1/100"
     assert result["counts"]["machines"] == 976
     wanted = {"full_ms", "steady_ms", "steady_worst_ms", "unchanged_ms", "bytes_per_machine", "us_per_need"}
+    wanted |= {"explained_percent", "explanation_bytes_per_need"}
     assert wanted | {"classes", "actions"} <= set(result["metrics"])
     assert "b5k@1/100" in capsys.readouterr().out
