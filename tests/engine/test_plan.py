@@ -463,6 +463,47 @@ def test_plan_that_went_astray_is_found_out_in_time() -> None:
         assert [action.machine_id for action in right.decided] == ["m-1", "m-2"]
 
 
+def test_who_is_in_a_hurry_has_a_plan_compared_in_the_next_cycle_instead_but_not_for_ever() -> None:
+    engine = _engine(many(3, idle, "m"), full_every=3)
+    engine.needs.apply_rollup("c", [need("c", 2)], START)
+    engine.run(CycleInputs(now=START))
+    engine.inventory.remove("m-0")
+    engine.inventory.take_changes()
+
+    results = []
+    for _ in range(14):
+        engine.hurried = True
+        results.append(engine.run(CycleInputs(now=START)))
+
+    assert [result.mismatch is None for result in results] == 12 * [True] + [False, True]
+    engine.start_over()
+    assert engine.run(CycleInputs(now=START)).mismatch is None
+    engine.inventory.remove("m-1")
+    engine.inventory.take_changes()
+    engine.hurried, mismatches = False, []
+    for number in range(4):
+        if number == 2:
+            in_slices = engine.cycle(CycleInputs(now=START), slice_rows=1)
+            while "phase3" not in next(in_slices):
+                pass
+            engine.hurried = True
+            result = _end(in_slices)
+            engine.hurried = False
+        else:
+            result = engine.run(CycleInputs(now=START))
+        mismatches.append(result.mismatch)
+    assert [each is None for each in mismatches] == [True, True, True, False]
+
+
+def _end(work: Generator[str, None, CycleResult]) -> CycleResult:
+    while True:
+        try:
+            next(work)
+        except StopIteration as finished:
+            result: CycleResult = finished.value
+            return result
+
+
 @pytest.mark.parametrize("slices", [1, 2, 3, 4])
 def test_plan_of_an_abandoned_cycle_is_not_used_again(slices: int) -> None:
     engine = _engine(many(9, idle, "m"))

@@ -7,7 +7,9 @@ import pytest
 from bigfleet.engine import cycle as engine_cycle
 from bigfleet.engine.options import Options
 from bigfleet.shard.core.effects import Effect, KeepRecording
-from bigfleet.sim.operator import Habits
+from bigfleet.shard.core.events import CycleFinished, Event
+from bigfleet.sim.operator import Habits, SimOperator
+from bigfleet.sim.shard import Trace
 from bigfleet.sim.time import VirtualTime
 from bigfleet_base.model import MachineState
 from bigfleet_base.telemetry.catalogue import shard as series
@@ -17,6 +19,9 @@ from tests.support.rules import rule
 
 S = MachineState
 LIBRARY = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
+
+FEW = [need("c1", 1, priority=n) for n in range(1, 4)]
+"""Of which one more is no upheaval."""
 
 
 def _cycles(lab: Lab) -> int:
@@ -72,6 +77,42 @@ def test_a_new_critical_need_fires_one_cycle_inside_the_window() -> None:
     assert _cycles(lab) - opened == 2, "and one at its end"
     lab.run(3)
     assert _cycles(lab) - opened == 2
+
+
+@rule("shard.L2")
+def test_a_critical_need_does_not_wait_while_a_cycle_compares_itself_with_a_full_pass() -> None:
+    put_off: list[bool] = []
+
+    def heard(_now: int, event: Event, _effects: list[Effect]) -> None:
+        if isinstance(event, CycleFinished):
+            put_off.append(event.put_off)
+
+    lab, operator = _amid_a_comparison(heard)
+    operator.demand(*FEW, need("c1", 2), need("c1", 1, priority=1_000_000))
+    lab.run(0.3)
+    assert put_off[-1:] == [True], "the next cycle is to compare"
+    lab.run(0.4)
+    assert put_off[-2:] == [True, False]
+
+
+@pytest.mark.parametrize("is_put_off", [False, True])
+def test_a_replay_compares_what_was_compared(is_put_off: bool) -> None:
+    lab, _ = _amid_a_comparison()
+    lab.core.engine.hurried = not is_put_off
+    lab.core.run_out(CycleFinished(put_off=is_put_off))
+    assert lab.core.put_off == is_put_off
+
+
+def _amid_a_comparison(trace: Trace | None = None) -> tuple[Lab, SimOperator]:
+    lab = Lab(machines(10), trace=trace)
+    operator = lab.operator("c1", *FEW, habits=Habits(rollup_interval=MINUTE))
+    lab.run(15)
+    lab.core.engine.full_every = 1
+    lab.shard.cycle_duration = SECOND // 4
+    operator.demand(*FEW, need("c1", 2))
+    lab.run(0.1)
+    assert lab.core.running is not None
+    return lab, operator
 
 
 @rule("shard.L2")

@@ -130,7 +130,7 @@ class World:
         try:
             next(self.core.running)
         except StopIteration:
-            self.take([ev.CycleFinished(self._random.randrange(1000), (("phase1", 5),))])
+            self.take([ev.CycleFinished(self._random.randrange(1000), (("phase1", 5),), self.core.put_off)])
 
     def _take_one(self, waiting: list[T]) -> T:
         return waiting.pop(self._random.randrange(min(3, len(waiting))))

@@ -63,6 +63,7 @@ class Core:
         self.answers: dict[type[Event], list[Effect]] = {}
         self.running: Generator[str, None, None] | None = None
         self.slices = 0
+        self.put_off = False
         self.deadline: int | None = None
 
     def handle(self, event: Event, now: int) -> list[Effect]:

@@ -9,6 +9,7 @@ meanwhile, so where it was cut does not matter.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from bigfleet.engine.actions import Action, ActionKind
 from bigfleet.engine.inventory import Changes, Inventory
@@ -119,6 +120,10 @@ class Engine:
     folds: dict[GangClass, FoldState] = field(default_factory=dict)
     full_every: int = 100
     """After so many cycles that looked at changes alone, one looks at everything too and compares."""
+    hurried: bool = False
+    """Said while a cycle runs: somebody cannot wait, so what is compared may be compared in the next one."""
+    put_off: int = 0
+    """How many cycles in a row left it to the next."""
     _plan: Plan | None = None
     _last_plan: Plan | None = None
     """Whose verdicts were told last."""
@@ -242,15 +247,37 @@ class Engine:
         everything = self.needs.everything()
         fresh = Plan(self.inventory, self._matcher, self.parking)
         if plan is None:
+            self.put_off = 0
             outcome = yield from fresh.run(everything, self.inventory.all_cells(), memory, told)
             return outcome, fresh, None
         by_changes = yield from plan.run(arrived, changes.touched, memory, told)
-        outcome = yield from fresh.run(everything, self.inventory.all_cells(), memory, told)
-        mismatch = yield from unlike(by_changes, outcome)
-        if mismatch is not None:
-            return outcome, fresh, mismatch
+        full = yield from self._unless_hurried(
+            fresh.run(everything, self.inventory.all_cells(), memory, told)
+        )
+        if full is None:
+            self._plan_age = -1
+            self.put_off += 1
+        else:
+            self.put_off = 0
+            mismatch = yield from unlike(by_changes, full)
+            if mismatch is not None:
+                return full, fresh, mismatch
         yield from fresh.dissolve()
         return by_changes, plan, None
+
+    def _unless_hurried(
+        self, work: Generator[int | str, None, Outcome]
+    ) -> Generator[int | str, None, Outcome | None]:
+        """What it comes to; None if somebody could not wait for it."""
+        while not self.hurried or self.put_off == MOST_PUT_OFF:
+            try:
+                progress = next(work)
+            except StopIteration as finished:
+                outcome: Outcome = finished.value
+                return outcome
+            yield progress
+        work.close()
+        return None
 
     def _is_upheaval(self, plan: Plan, arrived: Arrived, changes: Changes) -> bool:
         """Whether so much changed that looking at everything is as quick, or so that it must be."""
@@ -266,6 +293,8 @@ class Engine:
         return self.inventory.state(action.machine_id) is _STARTS_FROM[action.kind]
 
 
+MOST_PUT_OFF: Final = 10
+"""So often in a row somebody's hurry counts."""
 _STARTS_FROM = {
     ActionKind.BOOTSTRAP: MachineState.IDLE,
     ActionKind.PROVISION: MachineState.SPECULATIVE,

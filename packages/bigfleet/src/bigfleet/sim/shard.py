@@ -300,7 +300,7 @@ class SimShard:
         assert core.running is not None
         for _ in core.running:
             pass
-        self.submit(events.CycleFinished())
+        self.submit(events.CycleFinished(put_off=core.put_off))
         waiting, self._waiting = self._waiting, []
         for event in waiting:
             self.submit(event)

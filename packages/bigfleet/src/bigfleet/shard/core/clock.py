@@ -38,6 +38,8 @@ class Clock:
         """Ask for a cycle; a second request before it starts changes nothing."""
         self.state.cause = self.state.cause or cause
         self.state.urgent = self.state.urgent or urgent
+        if urgent:
+            self._ctx.engine.hurried = True
 
     def arm(self) -> None:
         """Have the core called when the next cycle is due."""

@@ -105,6 +105,11 @@ class ShardCore:
         return self._state
 
     @property
+    def put_off(self) -> bool:
+        """Whether the cycle that has just ended left what it should have compared to the next."""
+        return self.engine.put_off > 0
+
+    @property
     def views(self) -> Views:
         """The verdicts of the last cycle; the object never changes."""
         return self.reporter.views
@@ -340,6 +345,7 @@ class ShardCore:
             judging=self.reporter.judging,
             wanted=self.hints.wanted(),
         )
+        self.engine.hurried = False
         self._work = self.engine.cycle(inputs, SLICE_ROWS)
         self.running = self._until_its_end()
         ctx.emit(RunCycle())
@@ -353,11 +359,15 @@ class ShardCore:
             if self.engine.phase == "execute":
                 return
 
-    def _finish_cycle(self, event: events.CycleFinished) -> None:
+    def run_out(self, event: events.CycleFinished) -> None:
+        """Run the cycle to the end that a recording tells of, in one go; one that is there stays there."""
         assert self.running is not None, "no cycle is running"
+        self.engine.hurried = event.put_off
         for _ in self.running:
-            # A replay is told when the cycle ended, not in how many slices.
             pass
+
+    def _finish_cycle(self, event: events.CycleFinished) -> None:
+        self.run_out(event)
         assert self._work is not None
         result = _finish(self._work)
         self.running = self._work = None

@@ -197,6 +197,9 @@ class CycleFinished:
     total_ns: int = 0
     phases_ns: tuple[tuple[str, int], ...] = ()
     """By the label of the series; ``reconcile`` is the time spent in merging Lists since the last cycle."""
+    put_off: bool = False
+    """Whether it did not compare itself with a full pass as it should have, for a critical Need that came
+    meanwhile: what comes when is not the same in a replay."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,8 +143,7 @@ class Run:
         try:
             for event in batch.events:
                 if isinstance(event, CycleFinished) and core.running is not None:
-                    for _ in core.running:
-                        pass
+                    core.run_out(event)
                 derived.append(Derived(number, batch.now, event, core.handle(event, batch.now)))
             if core.running is not None and core.running is not self._begun:
                 self._begun = core.running

@@ -278,7 +278,7 @@ class Driver:
         phases = (("reconcile", self._merge_ns), *self._phases.items())
         self._phases, self._merge_ns = {}, 0
         self._events.extendleft(reversed(self._held))
-        self._events.appendleft((CycleFinished(total, phases), None))
+        self._events.appendleft((CycleFinished(total, phases, self.core.put_off), None))
         self._held = []
         self._is_finishing = True
 
