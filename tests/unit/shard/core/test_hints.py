@@ -11,7 +11,7 @@ import pytest
 
 from bigfleet.engine.survey import Available, WantedKey
 from bigfleet.shard.core import hints as module
-from bigfleet.shard.core.context import Cause
+from bigfleet.shard.core.context import Timer, Timers
 from bigfleet.shard.core.hints import Hints, HintsState, Said
 from bigfleet.shard.core.ingest import Accepted
 from bigfleet_base.model import Need, Profile, ResourceVector
@@ -31,7 +31,7 @@ class World:
     sessions: dict[str, int] = field(default_factory=dict)
     accepted: dict[str, Accepted] = field(default_factory=dict)
     told: list[tuple[str, AvailableCapacity]] = field(default_factory=list)
-    wakes: list[Cause] = field(default_factory=list)
+    timers: Timers = field(default_factory=Timers)
 
     def __post_init__(self) -> None:
         self.settings = SimpleNamespace(available_interval_ns=INTERVAL)
@@ -39,9 +39,6 @@ class World:
 
     def session_of(self, cluster: str) -> int | None:
         return self.sessions.get(cluster)
-
-    def wake(self, cause: Cause) -> None:
-        self.wakes.append(cause)
 
     def available(self, cluster: str, frame: AvailableCapacity) -> None:
         self.told.append((cluster, frame))
@@ -165,19 +162,25 @@ def test_one_that_knows_only_what_was_said_goes_on_the_same(
                 before = world.accepted.get(cluster, Accepted(b"", ())).rows
                 world.accepted[cluster] = Accepted(b"", _demand(rng, cluster, before))
         world.now += rng.randrange(4)
-        other = replace(world, told=[], wakes=[])
+        if rng.random() < 0.5:
+            hints.wait_for_a_cycle()
+        world.timers = Timers()
+        other = replace(world, told=[], timers=Timers())
         restored = other.hints(copy.deepcopy(hints.state))
         found = {want.key: Available(rng.randrange(2), 0, 0.0, displaceable=False) for want in hints.wanted()}
         assert {want.key for want in restored.wanted()} == found.keys()
         world.told.clear()
-        world.wakes.clear()
         hints.tell(found)
         restored.tell(found)
-        assert (world.told, world.wakes) == (other.told, other.wakes)
+        for _ in range(rng.randrange(3)):
+            world.now = other.now = world.now + 1
+            hints.tell_more()
+            restored.tell_more()
+        assert (world.told, world.timers) == (other.told, other.timers)
         assert hints.state == restored.state
 
 
-def test_where_many_are_to_be_told_some_wait_for_the_next_cycle_and_nobody_for_ever(
+def test_where_many_are_to_be_told_some_wait_a_moment_and_nobody_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MOST_TOLD", 1)
@@ -188,13 +191,29 @@ def test_where_many_are_to_be_told_some_wait_for_the_next_cycle_and_nobody_for_e
         world.accepted[cluster] = Accepted(b"", (_need(rng, cluster),))
     hints = world.hints()
 
+    def told() -> tuple[list[str], bool]:
+        clusters, due = [cluster for cluster, _ in world.told], world.timers.due(world.now + module.PAUSE)
+        world.told.clear()
+        return clusters, due == (Timer.HINTS, "")
+
     def cycle(count: int) -> tuple[list[str], bool]:
         world.now += INTERVAL
-        world.told.clear()
-        world.wakes.clear()
         hints.tell({want.key: Available(count, 0, 0.0, displaceable=False) for want in hints.wanted()})
-        return [cluster for cluster, _ in world.told], world.wakes == [Cause.DEFERRED]
+        return told()
 
-    # As long as some wait a cycle follows, and in a world that never rests everybody has a turn.
-    assert [cycle(1) for _ in range(4)] == [(["a"], True), (["b"], True), (["c"], False), ([], False)]
+    def more() -> tuple[list[str], bool]:
+        hints.tell_more()
+        return told()
+
+    # As long as some wait a time is asked for, and in a world that never rests everybody has a turn.
+    assert [cycle(1), more(), more(), more()] == [(["a"], True), (["b"], True), (["c"], False), ([], False)]
     assert [cycle(n)[0] for n in range(2, 8)] == [["a"], ["b"], ["c"], ["a"], ["b"], ["c"]]
+
+    # A cycle may have begun since, in which somebody asks for something else, or is gone.
+    world.accepted["a"] = Accepted(b"", (_need(rng, "a"), Need("a", Profile(priority=9), UNITS[0], UNITS[0])))
+    del world.sessions["b"], world.accepted["c"]
+    hints.wanted()
+    world.now += INTERVAL
+    for _ in "abc":
+        more()
+    assert set(cycle(9)[0]) == {"a"}

@@ -59,6 +59,8 @@ class Clock:
             state.early = True
         else:
             state.window, state.early = now, False
+        # Whoever cannot wait does not wait for a comparison with a full pass either.
+        self._ctx.engine.hurried = state.urgent
         state.started, state.running = now, True
         state.cause, state.urgent = None, False
         return cause

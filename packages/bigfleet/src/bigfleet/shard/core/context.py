@@ -43,6 +43,8 @@ class Timer(StrEnum):
     REMOVED = "removed"
     """The last word on a machine that is gone is due; the key is its id."""
     SHORTFALLS = "shortfalls"
+    HINTS = "hints"
+    """More clusters may be told what they could get."""
 
 
 class Cause(StrEnum):

@@ -308,6 +308,8 @@ class ShardCore:
                 self._look_at_lists()
             case Timer.SHORTFALLS:
                 self.reporter.timer()
+            case Timer.HINTS:
+                self.hints.tell_more()
 
     def _look_at_lists(self) -> None:
         """Once the machines are known as well as they will be, replays and gates may open."""
@@ -345,7 +347,6 @@ class ShardCore:
             judging=self.reporter.judging,
             wanted=self.hints.wanted(),
         )
-        self.engine.hurried = False
         self._work = self.engine.cycle(inputs, SLICE_ROWS)
         self.running = self._until_its_end()
         ctx.emit(RunCycle())
@@ -384,7 +385,7 @@ class ShardCore:
         self.hints.tell(result.available)
         self.executor.enqueue(result.passed.actions, dropped=result.passed.dropped)
         self.ingest.judged(result.changed)
-        self.reporter.cycle(result, deferred=self.gates.take_deferred())
+        self.reporter.cycle(result, event.phases_ns, deferred=self.gates.take_deferred())
         if result.passed.deferred:
             self._ctx.wake(Cause.DEFERRED)
         self._gauges(event)

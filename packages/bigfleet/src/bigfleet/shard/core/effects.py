@@ -139,7 +139,7 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-LogValue: TypeAlias = str | int | float | bool | tuple[str, ...]
+LogValue: TypeAlias = str | int | float | bool | tuple[str, ...] | dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)

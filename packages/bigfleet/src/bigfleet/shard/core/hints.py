@@ -1,11 +1,13 @@
 """Hints to operators: what each demanded Profile could get now (shard.md §8.3)."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from bigfleet.engine.options import SECOND
 from bigfleet.engine.survey import Available, Wanted, WantedKey
-from bigfleet.shard.core.context import Cause, Context
+from bigfleet.shard.core.context import Context, Timer
 from bigfleet.shard.core.ingest import Ingest
 from bigfleet.shard.core.outbox import Outboxes
 from bigfleet.shard.core.sessions import Sessions
@@ -14,8 +16,9 @@ from bigfleet_base.model.frames import AvailableCapacity, Confidence
 
 MAX_COUNT: Final = 2**31 - 1
 MOST_TOLD: Final = 250
-"""Clusters that are told something at the end of one cycle, all of them in one go; others follow with the
-next."""
+"""Clusters that are told something in one go; …"""
+PAUSE: Final = SECOND // 10
+"""… the next come so much later."""
 
 Value = tuple[int, Confidence, float]
 
@@ -57,6 +60,8 @@ class Hints:
         """What was last found."""
         self._due: set[str] = set()
         """Clusters that may have to be told something even if nothing changes."""
+        self._waiting: deque[str] = deque()
+        """Those whose turn has not come yet."""
 
     def wanted(self) -> list[Wanted]:
         """What the cycle that starts now has to look at, for the clusters that can be told."""
@@ -75,30 +80,31 @@ class Hints:
     def tell(self, available: Mapping[WantedKey, Available]) -> None:
         """Queue what has changed."""
         found = {key: _value(each) for key, each in available.items()}
-        concerned = self._due
+        concerned = self._due.union(self._waiting)
         for key, value in found.items():
             if self._values.get(key) != value:
                 concerned.update(self._askers[key])
         self._values, self._due = found, set()
-        # Who is told what depends on what was said alone: that is all that a replay knows.
-        told = waiting = 0
-        for cluster in sorted(concerned & self._asked.keys(), key=self._turn):
-            if self._sessions.session_of(cluster) is None:
-                # It may be back before the next cycle looks who is there.
-                self._due.add(cluster)
-                continue
-            news = self._news(cluster)
-            if news and told == MOST_TOLD:
-                self._due.add(cluster)
-                waiting += 1
-                continue
-            for fingerprint, value in news.items():
-                self._tell(cluster, fingerprint, value)
-            told += bool(news)
-        if waiting:
-            self._ctx.wake(Cause.DEFERRED)
         for cluster in [c for c in self.state.said if c not in self._asked]:
             del self.state.said[cluster]
+        # Who is told what depends on what was said alone: that is all that a replay knows.
+        turns = sorted(concerned & self._asked.keys(), key=self._turn)
+        self._waiting = deque(cluster for cluster in turns if self._news(cluster))
+        self.tell_more()
+
+    def tell_more(self) -> None:
+        """Go on with those who wait, by what the last cycle found."""
+        for _ in range(min(MOST_TOLD, len(self._waiting))):
+            cluster = self._waiting.popleft()
+            for fingerprint, value in self._news(cluster).items():
+                self._tell(cluster, fingerprint, value)
+        if self._waiting:
+            self._ctx.timers.at(self._ctx.now + PAUSE, Timer.HINTS)
+
+    def wait_for_a_cycle(self) -> None:
+        """Let nobody be told anything before the next cycle, as after a restart."""
+        self._due.update(self._waiting)
+        self._waiting.clear()
 
     def forget(self, cluster: str) -> None:
         """The cluster's session has ended: the next one is told everything anew (S7)."""
@@ -127,14 +133,21 @@ class Hints:
 
     def _news(self, cluster: str) -> dict[str, Value]:
         """What a cluster may be told now, by fingerprint; what it may not be told yet stays due."""
+        if cluster not in self._asked or self._sessions.session_of(cluster) is None:
+            # It may be back before the next cycle looks who is there.
+            self._due.add(cluster)
+            return {}
         interval, now = self._ctx.settings.available_interval_ns, self._ctx.now
         profiles, said = self._asked[cluster].profiles, self.state.said.setdefault(cluster, {})
         for gone in said.keys() - profiles.keys():
             del said[gone]
         news = {}
         for fingerprint, want in profiles.items():
-            value, known = self._values[want.key], said.get(fingerprint)
-            if known is None or (known.value != value and now - known.at >= interval):
+            value, known = self._values.get(want.key), said.get(fingerprint)
+            if value is None:
+                # The cycle that looks for it is under way.
+                self._due.add(cluster)
+            elif known is None or (known.value != value and now - known.at >= interval):
                 news[fingerprint] = value
             elif known.value != value:
                 self._due.add(cluster)

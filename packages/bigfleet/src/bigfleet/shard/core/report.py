@@ -88,7 +88,7 @@ class Reporter:
             self._tally = _Tally()
         return self._tally.take
 
-    def cycle(self, result: CycleResult, *, deferred: int) -> None:
+    def cycle(self, result: CycleResult, phases_ns: tuple[tuple[str, int], ...], *, deferred: int) -> None:
         """Publish all that a cycle found out; ``deferred`` actions were left out before the rails."""
         tally = self._tally
         self.views = Views(self._ctx.cycle, self._ctx.now, result.verdicts)
@@ -103,7 +103,7 @@ class Reporter:
         )
         self._ctx.show(series.NEEDS_ROWS, {("plain",): tally.plain, ("same",): tally.same})
         self._ctx.show(series.DEMAND_UNITS, {(name,): n for name, n in sorted(tally.machines.items()) if n})
-        self._line(result)
+        self._line(result, phases_ns)
         attribute(self._ctx, result)
 
     def timer(self) -> None:
@@ -193,7 +193,7 @@ class Reporter:
             "shortfalls detected",
             count=len({fingerprint for _, fingerprint in state.since}),
             top_fingerprints=state.top,
-            by_class=" ".join(f"{name}={n}" for name, n in sorted(state.by_class.items())),
+            by_class=dict(sorted(state.by_class.items())),
             max_age=state.max_age,
         )
         if not ctx.settings.stepped:
@@ -211,7 +211,7 @@ class Reporter:
         self._ctx.show(series.INVENTORY_MACHINES, dict(machines))
         self._ctx.show(series.INVENTORY_HOURLY_COST, {key: n / 1e9 for key, n in nano_dollars.items()})
 
-    def _line(self, result: CycleResult) -> None:
+    def _line(self, result: CycleResult, phases_ns: tuple[tuple[str, int], ...]) -> None:
         ctx = self._ctx
         kinds = Counter(action.kind.value for action in result.passed.actions)
         ctx.log(
@@ -219,9 +219,10 @@ class Reporter:
             "cycle",
             cycle=ctx.cycle,
             needs=len(result.verdicts),
-            actions=" ".join(f"{kind}={n}" for kind, n in sorted(kinds.items())),
+            actions=dict(sorted(kinds.items())),
             deferred=result.passed.deferred + result.passed.withheld,
             shortfalls=len(result.shortfalls),
+            phases_ms={phase: round(spent / 1e6, 3) for phase, spent in phases_ns},
         )
 
 

@@ -57,8 +57,9 @@ def capture(core: ShardCore) -> Iterator[Frame]:
     """A checkpoint of a core that is not in the middle of a cycle; the frames are made when they are asked
     for and show the core as it was when this was called."""
     assert core.running is None, "what a running cycle has found out so far cannot be written down"
-    # The engine starts over as a restored one does, so that the segment replays just as it was.
+    # The core goes on as a restored one does, so that the segment replays just as it was.
     core.engine.start_over()
+    core.hints.wait_for_a_cycle()
     state = _PIECES.copy(SavedState(core.settings, _engine_state(core.engine), core.state))
     return _frames(state, core.engine.inventory.capture())
 
