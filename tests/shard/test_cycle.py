@@ -344,3 +344,13 @@ def test_a_cycle_that_a_full_pass_contradicts_is_counted_told_and_kept(
 def _difference(*_: object) -> Generator[int, None, str]:
     yield 1
     return "action 3: this and that"
+
+
+def test_a_cycle_is_logged_with_its_actions_by_kind_and_its_times_by_phase() -> None:
+    lab = Lab(machines(3))
+    lab.operator("c1", need("c1", 2))
+    lab.run(15)
+    lines = lab.notes.lines("cycle")
+
+    assert [line["actions"] for line in lines if line["actions"]] == [{"Bootstrap": 2}]
+    assert {"cycle", "needs", "actions", "deferred", "shortfalls", "phases_ms"} == set(lines[0])
