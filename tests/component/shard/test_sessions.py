@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bigfleet.shard.core.events import Event
+from bigfleet.shard.core.events import BootstrapAnswered, Event
 from bigfleet.shard.core.settings import CREDIT
 from bigfleet.shard.shell import sessions
 from bigfleet_base.model import MachineState
@@ -189,6 +189,21 @@ async def test_answers_that_nobody_asked_for_are_forgotten(tmp_path: Path) -> No
         await operator.roll_up(need())
         await operator.received(RollupAck)
         assert not world.shard.providers._blobs
+
+
+@rule("shard.B2", "shard.S10")
+async def test_an_error_in_the_same_breath_as_the_blob_harms_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        crashed = asyncio.ensure_future(world.shard.crashed())
+        operator = await world.operator().connect()
+        await operator.roll_up(need(cpus=4))
+        request = await operator.received(BootstrapRequest)
+        assert world.shard.providers.keep_blob(request.request_id, b"blob")
+        for error in ("", "no"):
+            world.shard.driver.submit(BootstrapAnswered(1, request.request_id, 0, error))
+        await operator.until(lambda frames: has_state(frames, MachineState.CONFIGURED))
+        assert not crashed.done()
+        crashed.cancel()
 
 
 @rule("shard.S10")

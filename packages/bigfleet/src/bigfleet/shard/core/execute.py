@@ -214,9 +214,9 @@ class Executor:
 
     def unasked(self, event: BootstrapAnswered) -> None:
         """An answer that nobody waits for (B2). A repeated one has the id of a blob that is yet to be used:
-        that one must not be dropped."""
+        that one must not be dropped. An error has brought none."""
         op = self._operations.with_request(event.request_id)
-        if op is None or op.step is not Step.SLOT:
+        if not event.error and (op is None or op.step is not Step.SLOT):
             self._ctx.emit(DropBlob(event.request_id))
 
     def cordoned(self, cluster: str, event: ReclaimAcked) -> None:

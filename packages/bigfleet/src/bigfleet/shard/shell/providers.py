@@ -67,7 +67,8 @@ class Providers:
         client = self._clients[effect.provider]
         match effect:
             case CreateMachine() | ConfigureMachine() | DrainMachine() | DeleteMachine():
-                self._begin(self._mutate(client, effect), mutation=True)
+                # Taken now: what is dropped under its id before the task runs is not this one.
+                self._begin(self._mutate(client, effect, self._take_blob(effect)), mutation=True)
             case GetMachine():
                 self._begin(self._get(client, effect.machine_id))
             case RaiseFloor():
@@ -113,22 +114,26 @@ class Providers:
             # The core waits for an answer that will never come.
             self._crash.set_exception(error)
 
-    async def _mutate(self, client: ProviderClient, effect: Mutation) -> None:
+    def _take_blob(self, effect: Mutation) -> bytes:
+        if not isinstance(effect, ConfigureMachine):
+            return b""
+        return self._blobs.pop(effect.request_id) if effect.request_id else LOCAL_BLOB
+
+    async def _mutate(self, client: ProviderClient, effect: Mutation, blob: bytes) -> None:
         try:
-            ack = await self._send(client, effect)
+            ack = await self._send(client, effect, blob)
             answer = CallEnded(effect.op, observed=_observed(ack.observed))
         except CallFailedError as error:
             answer = CallEnded(effect.op, failure=_failure(error))
         self._look_at_breaker(client)
         await self._driver.handled(answer)
 
-    def _send(self, client: ProviderClient, effect: Mutation) -> Coroutine[Any, Any, Ack]:
+    def _send(self, client: ProviderClient, effect: Mutation, blob: bytes) -> Coroutine[Any, Any, Ack]:
         match effect:
             case CreateMachine(_, _, machine_id, assignment, target, budget):
                 metadata = _five_keys(assignment) | encode_target(target)
                 return client.create(machine_id, metadata, budget=budget)
-            case ConfigureMachine(_, _, machine_id, cluster, request_id, assignment, budget):
-                blob = self._blobs.pop(request_id) if request_id else LOCAL_BLOB
+            case ConfigureMachine(_, _, machine_id, cluster, _, assignment, budget):
                 return client.configure(machine_id, cluster, blob, _five_keys(assignment), budget=budget)
             case DrainMachine(_, _, machine_id, grace, instruction_id, preemptor, budget):
                 metadata = encode_drain(instruction_id, preemptor)
