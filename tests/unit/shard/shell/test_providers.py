@@ -1,6 +1,7 @@
 """Calls to providers: what is sent for each effect, and which event answers it."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -202,6 +203,18 @@ async def test_a_failure_is_told_with_its_kind_and_sequence(bench: Bench) -> Non
         "default", "m-1", 42, failure=failure
     )
     assert (await bench.answers(RaiseFloor("default"), 3))[2] == FloorRaised("default", failure)
+
+
+@rule("shard.R8")
+async def test_a_records_error_is_told_cut_and_without_what_looks_like_a_secret(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Machine("m-1", MachineState.FAILED, last_error="password=hunter2 " + "x" * 5_000)
+    monkeypatch.setattr(sys.modules[__name__], "SEEN", ObservedMachine(broken, Notes()))
+    [told] = await bench.answers(CreateMachine(3, "default", "m-1", FIVE, "c1", 500))
+    assert isinstance(told, CallEnded) and told.observed is not None
+    error = told.observed.machine.last_error
+    assert len(error) == 1_024 and "hunter2" not in error
 
 
 async def test_reads_are_answered(bench: Bench) -> None:

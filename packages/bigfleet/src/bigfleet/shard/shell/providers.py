@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from bigfleet.shard.core.effects import (
@@ -28,6 +29,7 @@ from bigfleet.shard.core.events import (
 from bigfleet.shard.provider import CallFailedError
 from bigfleet.shard.provider.client import Ack, ProviderClient
 from bigfleet.shard.provider.listing import ListSlice
+from bigfleet.shard.provider.texts import foreign
 from bigfleet.shard.shell.driver import Driver, Mutation, ProviderCall
 from bigfleet_base.wire import ObservedMachine
 from bigfleet_base.wire.metadata import encode_assignment, encode_drain, encode_target
@@ -205,7 +207,10 @@ class Providers:
 
 
 def _observed(seen: ObservedMachine) -> Observed:
-    return Observed(seen.machine, seen.notes.instruction_id or "", seen.notes.preemptor)
+    machine = seen.machine
+    if machine.last_error:
+        machine = replace(machine, last_error=foreign(machine.last_error))
+    return Observed(machine, seen.notes.instruction_id or "", seen.notes.preemptor)
 
 
 def _failure(error: CallFailedError) -> Failure:
