@@ -175,6 +175,14 @@ class Executor:
         """A pause is over; a fence never is."""
         self.state.halted = self.state.fenced
 
+    def abandon_calls(self) -> None:
+        """The process ends: what becomes of calls and machines is its successor's to see, but every operation
+        has its outcome (R6). One that is being verified keeps the one it has."""
+        for op in self._operations.all():
+            if op.outcome is None:
+                self._conclude(op, Outcome.CANCELED, _UNANSWERED)
+            self._finish(op)
+
     def fence(self, kind: str, failure: Failure | None, machine_id: str = "", cluster: str = "") -> None:
         """Another process with this shard's identity has been at work: stop for good (F4)."""
         self._journal.fenced(kind, failure, machine_id, cluster)
@@ -544,6 +552,7 @@ _TTL_RESERVE_S: Final = 5
 _MAX_ERROR: Final = 1_024
 """Of an operator's reason: the log must not be a stranger's."""
 _HALTED: Final = "actuation was stopped"
+_UNANSWERED: Final = "the shard stopped before the provider answered"
 _HELD_BACK: Final = "the provider does not answer; calls are held back"
 
 _FIRST_STEP: Final = {

@@ -87,9 +87,14 @@ class Providers:
         await asyncio.shield(self._crash)
 
     async def finish(self, seconds: float) -> None:
-        """Wait for the mutations that were sent, but no longer than this (P2)."""
-        if self._mutations:
-            await asyncio.wait(self._mutations, timeout=seconds)
+        """Wait for the mutations that were sent, but no longer than this (P2); what is answered later is not
+        heard."""
+        if not self._mutations:
+            return
+        _, late = await asyncio.wait(self._mutations, timeout=seconds)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     async def close(self) -> None:
         """End what is still under way."""
