@@ -6,6 +6,7 @@ from bigfleet.engine.options import Options
 from bigfleet.shard.core import events
 from bigfleet.shard.core.outcomes import Outcome
 from bigfleet.shard.provider import FailureKind
+from bigfleet.shard.recording.checkpoint import capture
 from bigfleet.sim.operator import Habits
 from bigfleet_base.model import MachineState
 from bigfleet_base.model.frames import BootstrapRequest
@@ -164,3 +165,18 @@ def test_a_call_that_a_pause_keeps_from_being_sent_was_cancelled() -> None:
     assert lab.state("m-0000") is S.IDLE and not lab.provider.gets
     assert lab.counter(series.ACTION_OUTCOMES, "Bootstrap", "ctx_canceled") == 1
     assert lab.counter(series.ACTION_OUTCOMES, "Bootstrap", "provider_transient") == 0
+
+
+@rule("shard.B3", "shard.R8")
+def test_a_blob_that_lives_almost_for_ever_keeps_no_checkpoint_from_being_written() -> None:
+    lab = Lab(machines(2), concurrency=1, options=LIBRARY)
+    lab.provider.hold = lambda *_: True
+    lab.operator("c1", need("c1", 2), habits=Habits(blob_ttl_s=2**63 - 1))
+    lab.run(1)
+    # One is in the only slot, the other waits for it with its blob.
+    assert (lab.core.executor.in_flight(), lab.core.executor.depth()) == (1, 1)
+    assert list(capture(lab.core))
+    lab.provider.release()
+    lab.provider.hold = lambda *_: False
+    lab.run(1)
+    assert len(lab.ids(S.CONFIGURED)) == 2

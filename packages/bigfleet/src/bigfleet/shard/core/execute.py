@@ -213,7 +213,7 @@ class Executor:
             self._abandon(op, Outcome.UNSATISFIABLE, f"operator: {error}")
             return
         if event.ttl_s:
-            op.expiry = self._ctx.now + (event.ttl_s - _TTL_RESERVE_S) * SECOND
+            op.expiry = self._ctx.now + (min(event.ttl_s, _MAX_TTL_S) - _TTL_RESERVE_S) * SECOND
         if self._is_expired(op):
             self._expired(op)
             return
@@ -549,6 +549,8 @@ class Executor:
 
 _TTL_RESERVE_S: Final = 5
 """Of a blob's life, for its way to the machine (B3)."""
+_MAX_TTL_S: Final = 365 * 24 * 3600
+"""As good as for ever, and a time that a checkpoint can hold."""
 _MAX_ERROR: Final = 1_024
 """Of an operator's reason: the log must not be a stranger's."""
 _HALTED: Final = "actuation was stopped"
