@@ -180,3 +180,25 @@ def test_a_blob_that_lives_almost_for_ever_keeps_no_checkpoint_from_being_writte
     lab.provider.hold = lambda *_: False
     lab.run(1)
     assert len(lab.ids(S.CONFIGURED)) == 2
+
+
+@rule("shard.E1", "shard.S10")
+def test_an_operator_that_answers_nothing_starves_nobody_and_is_served_when_it_answers_again() -> None:
+    lab = Lab([*machines(2_000), *machines(1, prefix="b", instance_type="large")], options=LIBRARY)
+    habits = Habits(answers=False)
+    mute = lab.operator("c1", need("c1", 2_000), habits=habits)
+    lab.run(3)
+    assert lab.core.executor.free_places() == 0
+    lab.operator("c2", need("c2", 1, priority=100, kind="large"))
+    lab.run(40)
+    assert lab.state("b-0000") is S.CONFIGURED
+
+    # One that crashes and comes back has not answered by that.
+    for _ in range(20):
+        mute.disconnect(come_back_after=SECOND)
+        lab.run(15)
+    assert lab.core.executor.depth() <= lab.core.settings.concurrency
+
+    habits.answers = True
+    lab.run(60)
+    assert len(lab.ids(S.CONFIGURED)) == 2_001
