@@ -6,6 +6,7 @@ from bigfleet.engine.options import Options
 from bigfleet.shard.core import events
 from bigfleet.shard.core.outcomes import Outcome
 from bigfleet.shard.provider import FailureKind
+from bigfleet.shard.recording.checkpoint import capture
 from bigfleet.sim.operator import Habits
 from bigfleet_base.model import MachineState
 from bigfleet_base.model.frames import BootstrapRequest
@@ -164,3 +165,40 @@ def test_a_call_that_a_pause_keeps_from_being_sent_was_cancelled() -> None:
     assert lab.state("m-0000") is S.IDLE and not lab.provider.gets
     assert lab.counter(series.ACTION_OUTCOMES, "Bootstrap", "ctx_canceled") == 1
     assert lab.counter(series.ACTION_OUTCOMES, "Bootstrap", "provider_transient") == 0
+
+
+@rule("shard.B3", "shard.R8")
+def test_a_blob_that_lives_almost_for_ever_keeps_no_checkpoint_from_being_written() -> None:
+    lab = Lab(machines(2), concurrency=1, options=LIBRARY)
+    lab.provider.hold = lambda *_: True
+    lab.operator("c1", need("c1", 2), habits=Habits(blob_ttl_s=2**63 - 1))
+    lab.run(1)
+    # One is in the only slot, the other waits for it with its blob.
+    assert (lab.core.executor.in_flight(), lab.core.executor.depth()) == (1, 1)
+    assert list(capture(lab.core))
+    lab.provider.release()
+    lab.provider.hold = lambda *_: False
+    lab.run(1)
+    assert len(lab.ids(S.CONFIGURED)) == 2
+
+
+@rule("shard.E1", "shard.S10")
+def test_an_operator_that_answers_nothing_starves_nobody_and_is_served_when_it_answers_again() -> None:
+    lab = Lab([*machines(2_000), *machines(1, prefix="b", instance_type="large")], options=LIBRARY)
+    habits = Habits(answers=False)
+    mute = lab.operator("c1", need("c1", 2_000), habits=habits)
+    lab.run(3)
+    assert lab.core.executor.free_places() == 0
+    lab.operator("c2", need("c2", 1, priority=100, kind="large"))
+    lab.run(40)
+    assert lab.state("b-0000") is S.CONFIGURED
+
+    # One that crashes and comes back has not answered by that.
+    for _ in range(20):
+        mute.disconnect(come_back_after=SECOND)
+        lab.run(15)
+    assert lab.core.executor.depth() <= lab.core.settings.concurrency
+
+    habits.answers = True
+    lab.run(60)
+    assert len(lab.ids(S.CONFIGURED)) == 2_001

@@ -121,6 +121,20 @@ def test_a_dry_run_tells_what_it_would_do() -> None:
     assert not operator.frames(BootstrapRequest) and not operator.frames(ReclaimInstruction)
 
 
+@rule("shard.R3", "shard.R6")
+def test_a_pause_that_ends_during_the_shutdown_starts_nothing() -> None:
+    lab = Lab(machines(1, S.SPECULATIVE), options=Options(guard=False))
+    lab.provider.hold = lambda *_: True
+    lab.operator("c1", need("c1", 1))
+    lab.run_until(lambda: bool(lab.provider.calls))
+    for event in (events.PauseFile(True), events.ShutdownBegun(), events.PauseFile(False)):
+        lab.shard.submit(event)
+    lab.provider.release()
+    lab.run(5)
+    assert [line["outcome"] for line in lab.notes.lines_of_audit("action.result")] == ["success"]
+    assert lab.core.executor.depth() == 0
+
+
 @rule("shard.R4")
 def test_pause_wins_over_a_dry_run() -> None:
     lab = Lab(machines(3), options=Options(dry_run=True, paused=True, guard=False))

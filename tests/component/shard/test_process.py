@@ -9,6 +9,7 @@ import pytest
 
 from bigfleet.shard.core.events import Event
 from bigfleet.shard.provider.endpoints import Endpoint
+from bigfleet.shard.shell import process
 from bigfleet.shard.shell.datadir import DataDirError
 from bigfleet.shard.shell.process import ShardProcess
 from bigfleet_base.model import MachineState
@@ -16,6 +17,7 @@ from bigfleet_base.model.frames import BootstrapRequest, HelloAck, NodeState, Re
 from bigfleet_base.telemetry import Logs
 from bigfleet_base.wire.session import BootstrapAnswer, encode_operator_message
 from bigfleet_providerkit.fake import FakeBackend, Knobs, Latency
+from tests.component.shard.traces import replayed
 from tests.component.shard.world import OFFERINGS, SECOND, need, running
 from tests.support.eventually import eventually
 from tests.support.rules import rule
@@ -88,6 +90,30 @@ async def test_calls_that_were_sent_are_waited_for_and_applied(tmp_path: Path) -
         for kind in ("action.emitted", "action.result"):
             assert len([line for line in lines if line["type"] == kind]) == 3
         assert {line["outcome"] for line in lines if line["type"] == "action.result"} == {"success"}
+
+
+@rule("shard.R6", "shard.R8")
+async def test_calls_that_nobody_answers_have_an_outcome_when_the_process_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "CALLS_GRACE_S", 0.2)
+    log, record = tmp_path / "audit", tmp_path / "record"
+    async with running(tmp_path, audit_log=str(log), record_dir=record, record_max_bytes=1 << 24) as world:
+
+        async def hang(*_: object, **__: object) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(world.shard.providers._clients["default"], "create", hang)
+        operator = await world.operator().connect()
+        await operator.roll_up(need(cpus=12))
+        await eventually(lambda: world.shard.core.executor.in_flight() == 3)
+        await world.shard.stop()
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        emitted = [line["op_id"] for line in lines if line["type"] == "action.emitted"]
+        results = {line["op_id"]: line["outcome"] for line in lines if line["type"] == "action.result"}
+        assert len(emitted) == 3 and results == dict.fromkeys(emitted, "ctx_canceled")
+    for path in record.iterdir():
+        replayed(path)
 
 
 @rule("shard.R3")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bigfleet.shard.core.events import Event
+from bigfleet.shard.core.events import BootstrapAnswered, Event
 from bigfleet.shard.core.settings import CREDIT
 from bigfleet.shard.shell import sessions
 from bigfleet_base.model import MachineState
@@ -30,6 +30,8 @@ from tests.component.shard.world import OFFERINGS, Operator, need, running
 from tests.support.eventually import eventually
 from tests.support.rules import rule
 from tests.unit.base.wire.relay import relay
+
+REFUSED = "rollup rejected at ingest validation; keeping last-known-good demand"
 
 
 def bound_to(cluster: str, count: int, padding: int = 0) -> FakeBackend:
@@ -189,6 +191,38 @@ async def test_answers_that_nobody_asked_for_are_forgotten(tmp_path: Path) -> No
         await operator.roll_up(need())
         await operator.received(RollupAck)
         assert not world.shard.providers._blobs
+
+
+@rule("shard.B2", "shard.S10")
+async def test_an_error_in_the_same_breath_as_the_blob_harms_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        crashed = asyncio.ensure_future(world.shard.crashed())
+        operator = await world.operator().connect()
+        await operator.roll_up(need(cpus=4))
+        request = await operator.received(BootstrapRequest)
+        assert world.shard.providers.keep_blob(request.request_id, b"blob")
+        for error in ("", "no"):
+            world.shard.driver.submit(BootstrapAnswered(1, request.request_id, 0, error))
+        await operator.until(lambda frames: has_state(frames, MachineState.CONFIGURED))
+        assert not crashed.done()
+        crashed.cancel()
+
+
+@rule("shard.R8")
+async def test_what_an_operator_says_is_kept_cut_and_without_what_looks_like_a_secret(tmp_path: Path) -> None:
+    log, record = tmp_path / "audit", tmp_path / "record"
+    async with running(tmp_path, audit_log=str(log), record_dir=record, record_max_bytes=1 << 24) as world:
+        operator = await world.operator().connect()
+        await operator.roll_up(need(cpus=4))
+        request = await operator.received(BootstrapRequest)
+        error = "cannot render: token=hunter2 " + "x" * 5_000
+        await operator.send(encode_operator_message(BootstrapAnswer(request.request_id, b"", 0, error)))
+        await operator.roll_up(need(cpus=4), cluster="token=hunter3 " + "x" * 5_000)
+        await eventually(lambda: bool(world.logged(REFUSED)))
+        await eventually(lambda: "cannot render" in log.read_text())
+    written = log.read_bytes() + b"".join(path.read_bytes() for path in record.iterdir())
+    assert b"cannot render" in written
+    assert b"hunter" not in written and b"x" * 1_024 not in written
 
 
 @rule("shard.S10")

@@ -101,6 +101,18 @@ def test_answers_that_nobody_waits_for_are_dropped_and_repeated_ones_harm_nothin
     assert [e.request_id for e in world.seen(DropBlob, world.answer(request))] == [request.request_id]
 
 
+@rule("shard.B2")
+def test_an_error_that_follows_a_blob_drops_nothing() -> None:
+    world = World()
+    world.add("m1", IDLE)
+    world.enqueue(bootstrap("m1"))
+    [request] = world.requests()
+    [call] = world.calls(world.answer(request))
+    assert world.seen(DropBlob, world.answer(request, error="no")) == []
+    world.succeed(call, CONFIGURED)
+    assert world.outcomes() == [("Bootstrap", "success")]
+
+
 def test_an_answer_of_another_cluster_counts_for_nothing() -> None:
     world = World()
     world.add("m1", IDLE)

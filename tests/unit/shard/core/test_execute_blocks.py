@@ -51,13 +51,13 @@ def test_a_blocked_need_is_probed_with_one_action_after_each_pause() -> None:
     pauses = []
     for attempt in range(6):
         actions = [bootstrap(f"m{n:02}") for n in range(10)]
-        admitted = actions if attempt == 0 else world.executor.admit_probes(actions)
+        admitted = actions if attempt == 0 else world.executor.admit(actions)
         world.enqueue(*admitted[:1])
         assert attempt == 0 or admitted == actions[:1]
         world.answer(world.requests()[0], error="still broken")
         paused = 0
         while blocked in world.executor.before_cycle():
-            assert world.executor.admit_probes(actions) == []
+            assert world.executor.admit(actions) == []
             world.advance(60)
             paused += 1
         pauses.append(paused)
@@ -84,10 +84,10 @@ def test_a_probe_is_a_bootstrap_or_else_a_provision_and_never_a_preemption() -> 
         delete("m7"),
     ]
     unrelated = [actions[4], *actions[6:]]
-    assert world.executor.admit_probes(actions) == unrelated
+    assert world.executor.admit(actions) == unrelated
     world.advance(60)
-    assert world.executor.admit_probes(actions) == [actions[2], *unrelated]
-    assert world.executor.admit_probes(actions[:2] + unrelated) == [actions[0], *unrelated]
+    assert world.executor.admit(actions) == [actions[2], *unrelated]
+    assert world.executor.admit(actions[:2] + unrelated) == [actions[0], *unrelated]
 
 
 @rule("shard.X4")
@@ -100,7 +100,7 @@ def test_a_probe_that_buys_a_machine_buys_no_second_one_before_the_next_pause_is
     world.answer(world.requests()[0], error="broken")
     world.advance(60)
     assert world.executor.before_cycle() == frozenset()
-    [create] = world.calls(world.enqueue(*world.executor.admit_probes([provision("s1"), provision("s2")])))
+    [create] = world.calls(world.enqueue(*world.executor.admit([provision("s1"), provision("s2")])))
     world.succeed(create, CREATING)
     assert world.executor.before_cycle() == {("c1", PROFILE.fingerprint)}
     world.advance(60)
@@ -147,7 +147,7 @@ def test_what_is_queued_for_a_need_that_gets_blocked_is_not_started() -> None:
 def attempt(world: World, *, error: str = "", kind: FailureKind | None = None) -> int:
     """Bootstrap ``m1`` and let it end so; returns for how many minutes the Need is blocked afterwards."""
     world.executor.before_cycle()
-    world.enqueue(*world.executor.admit_probes([bootstrap("m1")]))
+    world.enqueue(*world.executor.admit([bootstrap("m1")]))
     calls = world.calls(world.answer(world.requests()[0], error=error))
     for call in calls:
         if kind is None:

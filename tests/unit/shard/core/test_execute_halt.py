@@ -7,7 +7,7 @@ from bigfleet.shard.core.effects import (
     LogLevel,
 )
 from bigfleet.shard.provider import FailureKind
-from bigfleet_base.model.lifecycle import CONFIGURED, IDLE, SPECULATIVE
+from bigfleet_base.model.lifecycle import CONFIGURED, CONFIGURING, CREATING, IDLE, SPECULATIVE
 from tests.support.rules import rule
 from tests.unit.shard.core.execute_world import (
     PROFILE,
@@ -82,6 +82,26 @@ def test_a_verification_goes_on_under_a_pause() -> None:
     assert len(world.seen(GetMachine, world.fail(call, FailureKind.TRANSIENT))) == 1
     world.got("m1", record("m1", CONFIGURED, "c1"))
     assert world.state("m1") is CONFIGURED
+
+
+@rule("shard.R6", "shard.X7")
+def test_at_the_end_calls_without_an_answer_and_verifications_have_an_outcome_too() -> None:
+    world = World()
+    failed = world.in_call("Bootstrap")
+    world.add("m2", SPECULATIVE)
+    world.enqueue(provision("m2"))
+    world.fail(failed, FailureKind.TRANSIENT, "UNAVAILABLE")
+    world.executor.halt()
+    assert world.outcomes() == []
+
+    world.executor.abandon_calls()
+    effects = world.settle()
+
+    assert world.outcomes() == [("Bootstrap", "provider_transient"), ("Provision", "ctx_canceled")]
+    emitted, results = world.audit("action.emitted"), world.audit("action.result")
+    assert [line["op_id"] for line in emitted] == [line["op_id"] for line in results]
+    assert world.calls(effects) == [] and world.executor.in_flight() == world.executor.depth() == 0
+    assert [world.state("m1"), world.state("m2")] == [CONFIGURING, CREATING], "nobody knows better"
 
 
 @rule("shard.F4", "shard.X4")

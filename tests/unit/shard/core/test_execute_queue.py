@@ -163,3 +163,34 @@ def test_what_the_rails_have_dropped_asks_for_a_cycle_too() -> None:
     world.settle()
     assert world.counted(series.ACTIONS_DROPPED) == 7
     assert world.ctx.wakes == [(Cause.DRAIN, False)]
+
+
+@rule("shard.E1")
+def test_mute_operators_share_n_operations_until_one_answers_in_time() -> None:
+    world = World(concurrency=4)
+    for cluster in ("c1", "c2"):
+        for n in range(6):
+            world.add(f"{cluster}-{n}", IDLE)
+    wanted = {cluster: [bootstrap(f"{cluster}-{n}", cluster) for n in range(6)] for cluster in ("c1", "c2")}
+    others = [delete("m1"), reclaim("m2", "c1")]
+    world.enqueue(wanted["c1"][0])
+    [late] = world.requests()
+    world.advance(30)
+    world.restore()
+
+    assert world.executor.admit(wanted["c1"] + others) == wanted["c1"][:4] + others
+    assert world.executor.admit(wanted["c2"]) == wanted["c2"]
+    world.enqueue(wanted["c2"][0], wanted["c1"][0])
+    world.answer(late)
+    world.executor.session_opened("c1")
+    assert world.executor.admit(wanted["c1"][1:]) == wanted["c1"][1:4], (
+        "too late is no answer, nor is a Hello"
+    )
+    world.advance(30)
+    assert [len(world.executor.admit(wanted[cluster])) for cluster in ("c1", "c2")] == [2, 2]
+
+    world.enqueue(wanted["c1"][0])
+    world.answer(world.requests()[0], error="cannot render")
+    assert world.executor.admit(wanted["c2"]) == wanted["c2"][:4]
+    unblocked = [bootstrap(f"c1-{n}", profile=replace(PROFILE, priority=7)) for n in range(6)]
+    assert world.executor.admit(unblocked) == unblocked

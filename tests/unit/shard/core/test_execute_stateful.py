@@ -123,7 +123,7 @@ class Executing(RuleBasedStateMachine):
                 kinds = (provision(machine_id, cluster),)
             actions.append(draw(st.sampled_from(kinds)))
         self.world.executor.before_cycle()
-        self.world.executor.enqueue(self.world.executor.admit_probes(actions))
+        self.world.executor.enqueue(self.world.executor.admit(actions))
         self.settle()
 
     def answer(self, draw: Draw) -> None:

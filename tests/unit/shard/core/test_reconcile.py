@@ -9,8 +9,9 @@ import pytest
 
 from bigfleet.engine.options import SECOND
 from bigfleet.shard.core.effects import Count, GetMachine, Show, WriteAudit, WriteLog
-from bigfleet.shard.core.events import Observed
+from bigfleet.shard.core.events import Failure, Observed
 from bigfleet.shard.core.settings import MINUTE
+from bigfleet.shard.provider import FailureKind
 from bigfleet_base.model import Preemptor
 from bigfleet_base.telemetry.catalogue import shard as series
 from tests.support.rules import rule
@@ -159,17 +160,46 @@ def test_at_most_fifty_machines_a_second_are_read_again() -> None:
     assert sent + len(world.gets()) == 120
 
 
-def test_get_that_is_not_answered_is_tried_again_after_the_next_list() -> None:
+@pytest.mark.parametrize("kind", [k for k in FailureKind if k is not FailureKind.NOT_FOUND])
+def test_get_that_fails_is_tried_again_after_the_next_list(kind: FailureKind) -> None:
     world = World()
     world.list(machine())
     world.command(machine(state=CONFIGURING))
     world.list(machine(), started=world.ctx.now)
     assert world.gets() == ["m-1"]
-    world.answer("m-1", UNAVAILABLE)
+    world.answer("m-1", Failure(kind, "X", "why"))
     world.wait(5)
     assert world.gets() == []
     world.list()
     assert world.gets() == ["m-1"]
+
+
+@rule("shard.Q2")
+def test_what_was_seen_during_an_operation_is_taken_although_the_provider_stumbles_over_the_get() -> None:
+    world = World()
+    world.list(machine(state=CONFIGURED))
+    world.busy.add("m-1")
+    world.list(machine(state=FAILED, cluster="a"))
+    world.release("m-1")
+    assert world.gets() == ["m-1"]
+    world.answer("m-1", Failure(FailureKind.FAILED, "INTERNAL", "a hiccup"))
+    world.list()
+    for machine_id in world.gets():
+        world.answer(machine_id, machine(state=FAILED, cluster="a"))
+    assert world.state_of("m-1") is FAILED
+
+
+def test_get_that_nobody_waits_for_any_more_is_not_tried_again() -> None:
+    world = World()
+    world.list(*(machine(f"m-{n}") for n in range(1, 30)))
+    world.command(machine(state=CONFIGURING))
+    world.list(machine(), started=world.ctx.now)
+    assert world.gets() == ["m-1"]
+    world.list(gone=("m-1",))
+    assert world.state_of("m-1") is None
+    world.answer("m-1", UNAVAILABLE)
+    world.list()
+    assert world.gets() == []
 
 
 def test_times_of_writes_are_forgotten_when_no_list_can_be_older() -> None:

@@ -536,6 +536,19 @@ async def test_a_list_that_is_no_message_fails_as_a_whole_and_changes_nothing(
     assert slices == [] and end.complete
 
 
+@rule("shard.Q2")
+@pytest.mark.parametrize("code", [StatusCode.NOT_FOUND, StatusCode.INTERNAL])
+async def test_a_get_that_fails_makes_the_next_list_speak_again(
+    provider: ScriptedProvider, shard: Bench, code: StatusCode
+) -> None:
+    provider.answer("List", message([idle(1), idle(2)]))
+    await shard.news()
+    provider.answer("Get", code)
+    await failure(shard.client.get("m-1"))
+    (news,), _ = await shard.news()
+    assert [seen.machine.id for seen in news.changed] == ["m-1"]
+
+
 @pytest.mark.parametrize("rpc", ["Get", "Create"])
 async def test_a_record_that_came_another_way_makes_the_next_list_speak_again(
     provider: ScriptedProvider, shard: Bench, rpc: str

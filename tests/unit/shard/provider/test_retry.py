@@ -68,5 +68,14 @@ def test_the_budgets_are_those_of_the_contract() -> None:
     assert (CALL_BUDGET, LIST_BUDGET) == (30 * SECOND, 120 * SECOND)
 
 
+@rule("shard.R8")
+def test_a_secret_in_a_strangers_text_is_not_kept_be_it_cut_off_by_the_end_or_not() -> None:
+    for padding in (0, 1_000, 1_010, 1_020):
+        error = CallFailedError(
+            "Get", FailureKind.FAILED, "INTERNAL", "x " * (padding // 2) + "token=hunter2"
+        )
+        assert "hunter2"[:4] not in error.details and "hunter2"[:4] not in str(error)
+
+
 def test_a_long_text_from_a_stranger_is_cut() -> None:
     assert len(CallFailedError("Get", FailureKind.FAILED, "INTERNAL", "x" * 5_000_000).details) == 1_024

@@ -340,6 +340,20 @@ async def test_the_pause_file_is_told_and_a_mutation_it_has_come_before_is_not_s
         assert bench.core.events.count(PauseFile(True)) == 1 and PauseFile(False) in bench.core.events
 
 
+@rule("shard.R3")
+async def test_a_pause_file_that_is_gone_at_once_leaves_nothing_paused() -> None:
+    looks: list[bool] = []
+    async with Bench(lambda: bool(looks and looks.pop(0))) as bench:
+        bench.core.answers[HelloRepeated] = [CREATE]
+        # Not there before the event, there before the call, gone before the next event.
+        looks += [False, True, False]
+        bench.driver.submit(HelloRepeated(1))
+        await eventually(lambda: PauseFile(False) in bench.core.events)
+        assert ("call", CREATE) not in bench.done
+        kinds = [event for event in bench.core.events if not isinstance(event, HelloRepeated)]
+        assert [kinds[0], type(kinds[1]), kinds[2]] == [PauseFile(True), CallEnded, PauseFile(False)]
+
+
 @rule("shard.P2")
 async def test_after_the_end_has_begun_a_cycle_is_left_where_it_is() -> None:
     async with Bench() as bench:

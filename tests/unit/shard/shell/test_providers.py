@@ -1,6 +1,7 @@
 """Calls to providers: what is sent for each effect, and which event answers it."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -38,6 +39,7 @@ from bigfleet_base.model import CapacityType, Machine, MachineState, Preemptor
 from bigfleet_base.wire import ObservedMachine, Rejected
 from bigfleet_base.wire.metadata import PREFIX, Notes
 from tests.support.eventually import eventually
+from tests.support.rules import rule
 
 FIVE = Assignment(7, 0.5, float("inf"), "fp", "g")
 MACHINE = Machine("m-1", MachineState.IDLE)
@@ -165,6 +167,15 @@ async def test_a_configure_uses_up_the_blob_of_its_request(bench: Bench) -> None
     assert not bench.providers._blobs
 
 
+@rule("shard.B2")
+async def test_a_blob_whose_call_has_begun_is_not_lost_to_what_comes_under_its_id(bench: Bench) -> None:
+    bench.providers.keep_blob("r-1", b"blob")
+    bench.providers.call(ConfigureMachine(4, "default", "m-1", "c1", "r-1", FIVE, 500))
+    bench.providers.drop_blob("r-1")
+    await eventually(lambda: bench.ear.events == [CallEnded(4, observed=Observed(MACHINE))])
+    assert bench.client.sent == [("configure", "m-1", "c1", b"blob", five_keys(), 500)]
+
+
 async def test_without_a_request_the_local_stub_is_sent(bench: Bench) -> None:
     await bench.answers(ConfigureMachine(4, "default", "m-1", "c1", "", FIVE, 500))
     assert bench.client.sent[0][3] == LOCAL_BLOB
@@ -192,6 +203,18 @@ async def test_a_failure_is_told_with_its_kind_and_sequence(bench: Bench) -> Non
         "default", "m-1", 42, failure=failure
     )
     assert (await bench.answers(RaiseFloor("default"), 3))[2] == FloorRaised("default", failure)
+
+
+@rule("shard.R8")
+async def test_a_records_error_is_told_cut_and_without_what_looks_like_a_secret(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Machine("m-1", MachineState.FAILED, last_error="password=hunter2 " + "x" * 5_000)
+    monkeypatch.setattr(sys.modules[__name__], "SEEN", ObservedMachine(broken, Notes()))
+    [told] = await bench.answers(CreateMachine(3, "default", "m-1", FIVE, "c1", 500))
+    assert isinstance(told, CallEnded) and told.observed is not None
+    error = told.observed.machine.last_error
+    assert len(error) == 1_024 and "hunter2" not in error
 
 
 async def test_reads_are_answered(bench: Bench) -> None:
@@ -263,8 +286,14 @@ async def test_the_end_does_not_wait_for_ever(bench: Bench) -> None:
         await bench.providers.finish(0.01)
 
 
-async def test_a_defect_in_a_call_is_not_swallowed(bench: Bench) -> None:
-    bench.providers.call(ConfigureMachine(4, "default", "m-1", "c1", "no-such-blob", FIVE, 500))
-    with pytest.raises(KeyError):
+async def test_a_defect_in_a_call_is_not_swallowed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.client, "create", None)
+    bench.providers.call(CreateMachine(3, "default", "m-1", FIVE, "c1", 500))
+    with pytest.raises(TypeError):
         async with asyncio.timeout(10):
             await bench.providers.crashed()
+
+
+async def test_a_call_without_its_blob_is_a_defect(bench: Bench) -> None:
+    with pytest.raises(KeyError):
+        bench.providers.call(ConfigureMachine(4, "default", "m-1", "c1", "no-such-blob", FIVE, 500))

@@ -259,6 +259,8 @@ class ShardCore:
             case events.ShutdownBegun():
                 self._state.stopping = True
                 self.executor.halt()
+            case events.CallsAbandoned():
+                self.executor.abandon_calls()
 
     def _session_opened(self, event: events.SessionOpened) -> None:
         before = self.sessions.session_of(event.cluster)
@@ -325,8 +327,12 @@ class ShardCore:
         self._state.pause_file = present
         if self.is_paused() and not was_paused:
             self.executor.halt()
-        elif was_paused and not self.is_paused() and not self.settings.options.dry_run:
+        elif was_paused and not self.is_paused() and not self._is_over():
             self.executor.resume()
+
+    def _is_over(self) -> bool:
+        """Whether nothing will be started any more, pause or not."""
+        return self.settings.options.dry_run or self._state.stopping
 
     # The cycle
 

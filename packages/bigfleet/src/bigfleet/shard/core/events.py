@@ -214,6 +214,11 @@ class ShutdownBegun:
     """From here on nothing is started; calls that were sent may still be answered (P2)."""
 
 
+@dataclass(frozen=True, slots=True)
+class CallsAbandoned:
+    """The last event of a shutdown: calls that are not answered yet will not be."""
+
+
 Event: TypeAlias = (
     SessionOpened
     | HelloRepeated
@@ -236,4 +241,5 @@ Event: TypeAlias = (
     | CycleFinished
     | PauseFile
     | ShutdownBegun
+    | CallsAbandoned
 )

@@ -6,6 +6,7 @@ provider's record puts it, or where the operation found it, or with somebody tol
 never invents a state.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -65,6 +66,9 @@ class ExecutorState:
     hold_offs: HoldOffsState = field(default_factory=HoldOffsState)
     held_back: set[str] = field(default_factory=set)
     """Providers whose breaker is open; they are those of the settings."""
+    mute: set[str] = field(default_factory=set)
+    """Clusters that have answered no bootstrap request in time since one timed out. A new session is no
+    answer: an operator that crashes over and over has many. At most the known clusters (S10)."""
     requests: int = 0
     """Bootstrap requests ever made by this process."""
     dropped: bool = False
@@ -126,9 +130,24 @@ class Executor:
         self._hold_offs.refresh()
         return self._blocks.held()
 
-    def admit_probes(self, actions: list[Action]) -> list[Action]:
-        """Leave out what is for a blocked Need; of one that is to be probed one action stays."""
-        return self._blocks.admit(actions)
+    def admit(self, actions: list[Action]) -> list[Action]:
+        """Leave out what is for a blocked Need, of one that is to be probed all but one action, and what
+        would let mute operators fill the queue: together they have N operations at a time, each one at
+        least (E1)."""
+        actions = self._blocks.admit(actions)
+        mute = self.state.mute
+        if not mute:
+            return actions
+        share = max(1, self._ctx.settings.concurrency // len(mute))
+        taken = Counter(op.cluster for op in self._operations.all() if op.rpc in _ACQUIRING)
+        admitted = []
+        for action in actions:
+            if FIRST_CALL[action.kind] in _ACQUIRING and action.cluster in mute:
+                if taken[action.cluster] >= share:
+                    continue
+                taken[action.cluster] += 1
+            admitted.append(action)
+        return admitted
 
     def enqueue(self, actions: Sequence[Action], *, dropped: int = 0) -> None:
         """Take the actions that have passed the rails, in their order; ``dropped`` more had no place."""
@@ -175,6 +194,14 @@ class Executor:
         """A pause is over; a fence never is."""
         self.state.halted = self.state.fenced
 
+    def abandon_calls(self) -> None:
+        """The process ends: what becomes of calls and machines is its successor's to see, but every operation
+        has its outcome (R6). One that is being verified keeps the one it has."""
+        for op in self._operations.all():
+            if op.outcome is None:
+                self._conclude(op, Outcome.CANCELED, _UNANSWERED)
+            self._finish(op)
+
     def fence(self, kind: str, failure: Failure | None, machine_id: str = "", cluster: str = "") -> None:
         """Another process with this shard's identity has been at work: stop for good (F4)."""
         self._journal.fenced(kind, failure, machine_id, cluster)
@@ -195,6 +222,7 @@ class Executor:
         if op is None or op.cluster != cluster or op.step is not Step.BLOB:
             self.unasked(event)
             return
+        self.state.mute.discard(cluster)
         self._ctx.observe(series.REQUEST_BOOTSTRAP, (self._ctx.now - op.since) / SECOND)
         self._outboxes.withdraw_bootstrap(cluster, event.request_id)
         error = event.error[:_MAX_ERROR]
@@ -205,7 +233,7 @@ class Executor:
             self._abandon(op, Outcome.UNSATISFIABLE, f"operator: {error}")
             return
         if event.ttl_s:
-            op.expiry = self._ctx.now + (event.ttl_s - _TTL_RESERVE_S) * SECOND
+            op.expiry = self._ctx.now + (min(event.ttl_s, _MAX_TTL_S) - _TTL_RESERVE_S) * SECOND
         if self._is_expired(op):
             self._expired(op)
             return
@@ -214,9 +242,9 @@ class Executor:
 
     def unasked(self, event: BootstrapAnswered) -> None:
         """An answer that nobody waits for (B2). A repeated one has the id of a blob that is yet to be used:
-        that one must not be dropped."""
+        that one must not be dropped. An error has brought none."""
         op = self._operations.with_request(event.request_id)
-        if op is None or op.step is not Step.SLOT:
+        if not event.error and (op is None or op.step is not Step.SLOT):
             self._ctx.emit(DropBlob(event.request_id))
 
     def cordoned(self, cluster: str, event: ReclaimAcked) -> None:
@@ -235,6 +263,7 @@ class Executor:
         if timer is Timer.BLOB:
             op = self._operations.with_request(key)
             if op is not None and op.step is Step.BLOB:
+                self.state.mute.add(op.cluster)
                 self._journal.audit("bootstrap.timeout", op)
                 self._abandon(op, Outcome.BLOB_ERROR, "no answer to the bootstrap request in time")
         else:
@@ -302,7 +331,7 @@ class Executor:
             if calls.is_done(op, machine):
                 return Outcome.SUCCESS, ""
             return Outcome.STALE_STATE, f"the machine is {machine.state.title}"
-        if op.rpc in (Rpc.CREATE, Rpc.CONFIGURE):
+        if op.rpc in _ACQUIRING:
             if op.action.profile is None:
                 return Outcome.MISSING_PROFILE, "the action names no Profile"
             if self._blocks.holds(_need(op.action)) and not op.probe:
@@ -541,10 +570,16 @@ class Executor:
 
 _TTL_RESERVE_S: Final = 5
 """Of a blob's life, for its way to the machine (B3)."""
+_MAX_TTL_S: Final = 365 * 24 * 3600
+"""As good as for ever, and a time that a checkpoint can hold."""
 _MAX_ERROR: Final = 1_024
 """Of an operator's reason: the log must not be a stranger's."""
 _HALTED: Final = "actuation was stopped"
+_UNANSWERED: Final = "the shard stopped before the provider answered"
 _HELD_BACK: Final = "the provider does not answer; calls are held back"
+
+_ACQUIRING: Final = frozenset({Rpc.CREATE, Rpc.CONFIGURE})
+"""The calls that give a cluster a machine."""
 
 _FIRST_STEP: Final = {
     Rpc.CREATE: Step.SLOT,

@@ -73,7 +73,7 @@ class Gates:
         for reason, count in sorted(deferred.items()):
             self._ctx.count(series.ACTIONS_DEFERRED, reason, by=count)
         self._deferred = deferred.total()
-        return self._executor.admit_probes(admitted)
+        return self._executor.admit(admitted)
 
     def take_deferred(self) -> int:
         """How many actions of the cycle at hand were left out."""

@@ -160,7 +160,8 @@ class Reconcile:
             is_ours = event.failure.kind != FailureKind.NOT_FOUND
             if not is_ours:
                 self._not_found(event.provider, machine_id, event.started)
-            elif event.failure.kind == FailureKind.TRANSIENT and machine_id not in self.state.stuck.checked:
+            elif is_awaited and machine_id not in self.state.stuck.checked:
+                # What the Get was to tell is not known yet, whatever it failed with.
                 provider.rereads.want_later(machine_id)
         if is_ours:
             provider.removals.found(machine_id)

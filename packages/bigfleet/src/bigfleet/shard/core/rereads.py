@@ -48,7 +48,7 @@ class Rereads:
             self.pump()
 
     def want_later(self, machine_id: str) -> None:
-        """Read a machine when the next List has ended: its provider does not answer now."""
+        """Read a machine when the next List has ended: its provider has no good answer now."""
         self.state.waiting[machine_id] = None
 
     def released(self, machine_id: str) -> None:
@@ -59,7 +59,7 @@ class Rereads:
             self.pump()
 
     def list_ended(self) -> None:
-        """The provider answers: try again what it did not answer."""
+        """The provider answers: try again what it did not answer well."""
         for machine_id in [m for m in self.state.waiting if not self._is_busy(m)]:
             self.released(machine_id)
 

@@ -198,10 +198,13 @@ class ProviderClient:
             raise
 
     async def get(self, machine_id: str) -> ObservedMachine:
-        """One machine as it is now. What the next List says of it is passed on again."""
-        answer = await self._call("Get", lambda _: calls.encode_get(machine_id), self._call_budget)
-        self._ledger.forget_record(machine_id)
-        return self._validated("Get", machine_id, answer)
+        """One machine as it is now. What the next List says of it is passed on again, also if this fails: who
+        asks has not used what the last one said."""
+        try:
+            answer = await self._call("Get", lambda _: calls.encode_get(machine_id), self._call_budget)
+            return self._validated("Get", machine_id, answer)
+        finally:
+            self._ledger.forget_record(machine_id)
 
     async def list(self, merge: Merge) -> ListEnd:
         """Pass on what is new since the last List, a slice at a time; other tasks run in between.

@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import Final
 
+from bigfleet.shard.provider.texts import foreign
+
 
 class FailureKind(StrEnum):
     """What the shard may conclude from a failed call."""
@@ -27,8 +29,7 @@ class CallFailedError(Exception):
     """A call that did not succeed, with the status it ended with."""
 
     def __init__(self, rpc: str, kind: FailureKind, code: str, details: str, sequence: int = 0) -> None:
-        # Details come from a stranger; the log must not.
-        details = details[:_MAX_DETAILS]
+        details = foreign(details)
         super().__init__(f"{rpc}: {code}: {details}")
         self.rpc = rpc
         self.kind = kind
@@ -54,7 +55,6 @@ def classify(code: str) -> FailureKind:
     return _KINDS.get(code, FailureKind.FAILED)
 
 
-_MAX_DETAILS: Final = 1_024
 _KINDS: Final = {
     "FAILED_PRECONDITION": FailureKind.FENCED,
     "NOT_FOUND": FailureKind.NOT_FOUND,

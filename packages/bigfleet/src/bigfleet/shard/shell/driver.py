@@ -117,6 +117,8 @@ class Driver:
         self._events: deque[_Entry] = deque()
         """Bounded by those who submit: sessions have credit and one roll-up each, providers the calls that
         the core has asked for."""
+        self._first: deque[Event] = deque()
+        """What is told before all events, in this order: the file ``PAUSE`` and the calls it has stopped."""
         self._held: list[_Entry] = []
         self._wake = asyncio.Event()
         self._told_pause = False
@@ -153,7 +155,7 @@ class Driver:
                 self._advance()
             if self.core.running is not None and not self._stopping:
                 await self._rest(sessions, providers)
-            elif self._events:
+            elif self._first or self._events:
                 await asyncio.sleep(0)
             else:
                 await self._sleep()
@@ -193,7 +195,7 @@ class Driver:
         present = self._is_paused()
         if present != self._told_pause:
             self._told_pause = present
-            self._events.appendleft((PauseFile(present), None))
+            self._first.append(PauseFile(present))
 
     def _handle_some(self, sessions: Sessions, providers: Providers) -> None:
         batch: list[Event] = []
@@ -201,8 +203,8 @@ class Driver:
         waiters: list[asyncio.Future[None]] = []
         # One time for all of them, as a replay will have it.
         now, begun = self.clock.now(), time.perf_counter_ns()
-        while self._events and time.perf_counter_ns() - begun < BATCH_NS:
-            event, waiter = self._events.popleft()
+        while (self._first or self._events) and time.perf_counter_ns() - begun < BATCH_NS:
+            event, waiter = (self._first.popleft(), None) if self._first else self._events.popleft()
             if self.core.running is not None and isinstance(event, _BETWEEN_CYCLES):
                 self._held.append((event, waiter))
                 continue
@@ -319,9 +321,9 @@ class Driver:
             providers.drop_blob(effect.request_id)
         if not self._told_pause:
             self._told_pause = True
-            self.submit(PauseFile(True))
+            self._first.append(PauseFile(True))
         failure = Failure(FailureKind.NOT_SENT.value, "CANCELLED", "the file PAUSE has appeared")
-        self.submit(CallEnded(effect.op, failure=failure))
+        self._first.append(CallEnded(effect.op, failure=failure))
 
     def _show(self, gauge: GaugeSeries, values: dict[tuple[str, ...], float]) -> None:
         for labels in self._shown.get(gauge, set()) - values.keys():

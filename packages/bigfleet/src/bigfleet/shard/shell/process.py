@@ -14,7 +14,7 @@ from typing import Any, Final
 from grpc import aio
 
 from bigfleet.shard.core.core import ShardCore
-from bigfleet.shard.core.events import ShutdownBegun
+from bigfleet.shard.core.events import CallsAbandoned, Event, ShutdownBegun
 from bigfleet.shard.core.settings import Settings
 from bigfleet.shard.provider import Fence
 from bigfleet.shard.provider.client import ProviderClient
@@ -164,10 +164,9 @@ class ShardProcess:
         if self._vital:
             self.pages.stopping = True
             if not self._vital[0].done():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_CORE_GRACE_S):
-                        await self.driver.handled(ShutdownBegun())
+                await self._tell(ShutdownBegun())
                 await self.providers.finish(CALLS_GRACE_S)
+                await self._tell(CallsAbandoned())
         if self._recorder is not None:
             self._recorder.close()
         if self._server is not None:
@@ -185,6 +184,12 @@ class ShardProcess:
             execute_workers=self.settings.concurrency,
             queue_capacity=self.settings.queue_capacity,
         )
+
+    async def _tell(self, event: Event) -> None:
+        """Tell the core of the end; one that does not listen any more cannot hold it up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CORE_GRACE_S):
+                await self.driver.handled(event)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

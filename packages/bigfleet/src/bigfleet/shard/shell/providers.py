@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from bigfleet.shard.core.effects import (
@@ -28,6 +29,7 @@ from bigfleet.shard.core.events import (
 from bigfleet.shard.provider import CallFailedError
 from bigfleet.shard.provider.client import Ack, ProviderClient
 from bigfleet.shard.provider.listing import ListSlice
+from bigfleet.shard.provider.texts import foreign
 from bigfleet.shard.shell.driver import Driver, Mutation, ProviderCall
 from bigfleet_base.wire import ObservedMachine
 from bigfleet_base.wire.metadata import encode_assignment, encode_drain, encode_target
@@ -67,7 +69,8 @@ class Providers:
         client = self._clients[effect.provider]
         match effect:
             case CreateMachine() | ConfigureMachine() | DrainMachine() | DeleteMachine():
-                self._begin(self._mutate(client, effect), mutation=True)
+                # Taken now: what is dropped under its id before the task runs is not this one.
+                self._begin(self._mutate(client, effect, self._take_blob(effect)), mutation=True)
             case GetMachine():
                 self._begin(self._get(client, effect.machine_id))
             case RaiseFloor():
@@ -84,9 +87,14 @@ class Providers:
         await asyncio.shield(self._crash)
 
     async def finish(self, seconds: float) -> None:
-        """Wait for the mutations that were sent, but no longer than this (P2)."""
-        if self._mutations:
-            await asyncio.wait(self._mutations, timeout=seconds)
+        """Wait for the mutations that were sent, but no longer than this (P2); what is answered later is not
+        heard."""
+        if not self._mutations:
+            return
+        _, late = await asyncio.wait(self._mutations, timeout=seconds)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     async def close(self) -> None:
         """End what is still under way."""
@@ -113,22 +121,26 @@ class Providers:
             # The core waits for an answer that will never come.
             self._crash.set_exception(error)
 
-    async def _mutate(self, client: ProviderClient, effect: Mutation) -> None:
+    def _take_blob(self, effect: Mutation) -> bytes:
+        if not isinstance(effect, ConfigureMachine):
+            return b""
+        return self._blobs.pop(effect.request_id) if effect.request_id else LOCAL_BLOB
+
+    async def _mutate(self, client: ProviderClient, effect: Mutation, blob: bytes) -> None:
         try:
-            ack = await self._send(client, effect)
+            ack = await self._send(client, effect, blob)
             answer = CallEnded(effect.op, observed=_observed(ack.observed))
         except CallFailedError as error:
             answer = CallEnded(effect.op, failure=_failure(error))
         self._look_at_breaker(client)
         await self._driver.handled(answer)
 
-    def _send(self, client: ProviderClient, effect: Mutation) -> Coroutine[Any, Any, Ack]:
+    def _send(self, client: ProviderClient, effect: Mutation, blob: bytes) -> Coroutine[Any, Any, Ack]:
         match effect:
             case CreateMachine(_, _, machine_id, assignment, target, budget):
                 metadata = _five_keys(assignment) | encode_target(target)
                 return client.create(machine_id, metadata, budget=budget)
-            case ConfigureMachine(_, _, machine_id, cluster, request_id, assignment, budget):
-                blob = self._blobs.pop(request_id) if request_id else LOCAL_BLOB
+            case ConfigureMachine(_, _, machine_id, cluster, _, assignment, budget):
                 return client.configure(machine_id, cluster, blob, _five_keys(assignment), budget=budget)
             case DrainMachine(_, _, machine_id, grace, instruction_id, preemptor, budget):
                 metadata = encode_drain(instruction_id, preemptor)
@@ -200,7 +212,10 @@ class Providers:
 
 
 def _observed(seen: ObservedMachine) -> Observed:
-    return Observed(seen.machine, seen.notes.instruction_id or "", seen.notes.preemptor)
+    machine = seen.machine
+    if machine.last_error:
+        machine = replace(machine, last_error=foreign(machine.last_error))
+    return Observed(machine, seen.notes.instruction_id or "", seen.notes.preemptor)
 
 
 def _failure(error: CallFailedError) -> Failure:

@@ -30,6 +30,7 @@ from bigfleet.shard.core.events import (
     Writable,
 )
 from bigfleet.shard.core.settings import CREDIT, HELLO_TIMEOUT
+from bigfleet.shard.provider.texts import foreign
 from bigfleet.shard.shell.driver import Driver
 from bigfleet.shard.shell.providers import Providers
 from bigfleet_base.model import is_valid_id
@@ -158,7 +159,7 @@ class Sessions:
         return hello
 
     async def _serve(self, session: "_Session", protocol: str) -> None:
-        opened = SessionOpened(session.number, session.cluster, session.context.peer(), protocol)
+        opened = SessionOpened(session.number, session.cluster, session.context.peer(), foreign(protocol))
         closed = SessionClosed(session.number, "the connection was lost")
         loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
         try:
@@ -194,9 +195,9 @@ class Sessions:
                 case BootstrapAnswer():
                     # The first answer counts; one more while its blob waits for its call is nobody's (B2).
                     if frame.error or self._providers.keep_blob(frame.request_id, frame.blob):
+                        reason = foreign(frame.error)
                         await self._tell(
-                            session,
-                            BootstrapAnswered(session.number, frame.request_id, frame.ttl_s, frame.error),
+                            session, BootstrapAnswered(session.number, frame.request_id, frame.ttl_s, reason)
                         )
                 case CordonAck(instruction_id, nodes):
                     await self._tell(session, ReclaimAcked(session.number, instruction_id, nodes))
@@ -228,7 +229,7 @@ class Sessions:
             try:
                 read = await self._read_rollup(session, raw)
             except RollupRefusedError as error:
-                await self._driver.handled(RollupRefused(session.number, str(error)))
+                await self._driver.handled(RollupRefused(session.number, foreign(str(error))))
                 continue
             # Its bytes, tens of megabytes perhaps, are not needed while the core thinks.
             del raw
