@@ -39,7 +39,7 @@ def test_an_operators_error_returns_the_machine_and_blocks_the_need() -> None:
     assert world.outcomes() == [("Bootstrap", "unsatisfiable")]
     assert world.executor.before_cycle() == {("c1", PROFILE.fingerprint)}
     [line] = world.logs("action failed")
-    assert line["err"] == "operator: template: no such field"
+    assert (line["err"], line["attempt"]) == ("operator: template: no such field", 0), "no call was made"
 
 
 @rule("shard.X4")

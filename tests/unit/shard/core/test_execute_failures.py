@@ -96,7 +96,7 @@ def test_after_an_error_one_get_tells_that_the_call_had_no_effect(
     assert world.fleet.sidecar("m1").held_off == (FLAGS[kind] if held_off else NO_CALL)
     assert world.instructions() == [], "an instruction whose drain did not happen is withdrawn"
     [line] = world.logs("action failed")
-    assert line["err"] == f"{PREFIXES[kind]}CODE: why"
+    assert (line["err"], line["attempt"]) == (f"{PREFIXES[kind]}CODE: why", 1)
     assert line["level"] is (LogLevel.ERROR if failure is FailureKind.REFUSED else LogLevel.WARN)
     assert world.audit("action.result")[0]["err"] == line["err"]
     assert world.released == ["m1"]

@@ -119,7 +119,7 @@ async def test_transient_codes_get_three_attempts_and_every_other_is_returned_at
     transient = failed.kind is FailureKind.TRANSIENT
     assert len(provider.sent("Configure")) == (3 if transient else 1)
     assert (failed.code, failed.details) == (code.name, f"scripted {code.name}")
-    assert failed.sequence == (3 if transient else 1)
+    assert failed.sequence == failed.attempt == (3 if transient else 1)
 
 
 @rule("shard.X5")

@@ -117,6 +117,8 @@ class Failure:
     code: str
     details: str
     sequence: int = 0
+    attempt: int = 1
+    """The number of the last attempt; 0 if there was none."""
 
 
 @dataclass(frozen=True, slots=True)

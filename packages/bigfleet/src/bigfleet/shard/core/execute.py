@@ -470,6 +470,7 @@ class Executor:
     def _failed(self, op: Operation, failure: Failure) -> None:
         """What follows from a call without a good answer (the table of X4)."""
         kind = FailureKind(failure.kind)
+        op.attempt = failure.attempt
         consequence = CONSEQUENCES[kind]
         error = _text(op, f"{failure.code}: {failure.details}")
         if op.rpc is Rpc.DELETE and kind is FailureKind.NOT_SUPPORTED:

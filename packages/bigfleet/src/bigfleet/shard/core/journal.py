@@ -57,6 +57,7 @@ class Journal:
             cluster=op.cluster,
             outcome=outcome.value,
             err=error,
+            attempt=op.attempt,
         )
 
     def fenced(self, kind: str, failure: Failure | None, machine_id: str, cluster: str) -> None:

@@ -63,6 +63,8 @@ class Operation:
     outcome: Outcome | None = None
     """Of one that is being verified: how it will end."""
     error: str = ""
+    attempt: int = 0
+    """Of its last call; 0 for none."""
 
     @property
     def machine_id(self) -> str:

@@ -322,13 +322,15 @@ class ProviderClient:
                     FailureKind.NOT_SENT,
                     "UNAVAILABLE",
                     "the provider does not answer; calls are held back",
+                    attempt=0,
                 )
             sequence = self._fence.draw() if rpc in _FENCED_CALLS else 0
             try:
                 return await self._attempt(rpc, request(sequence), attempts, permit)
             except aio.AioRpcError as error:
                 code = error.code().name
-                failure = CallFailedError(rpc, classify(code), code, error.details() or "", sequence)
+                details = error.details() or ""
+                failure = CallFailedError(rpc, classify(code), code, details, sequence, attempts.number)
             pause = attempts.pause(code, self._now(), self._jitter())
             # A provider that is held back gets one attempt at a time, also of the calls that may look.
             if pause is None or self._breaker.is_open:
@@ -405,7 +407,9 @@ class ProviderClient:
     def _refuse_excess(self, rpc: str, metadata: Mapping[str, str], blob: bytes = b"") -> None:
         excess = self.capabilities.excess(metadata, blob)
         if excess:
-            raise CallFailedError(rpc, FailureKind.REFUSED, "INVALID_ARGUMENT", f"{excess}; not sent")
+            raise CallFailedError(
+                rpc, FailureKind.REFUSED, "INVALID_ARGUMENT", f"{excess}; not sent", attempt=0
+            )
 
 
 def _bad_answer(rpc: str, message: str) -> CallFailedError:

@@ -28,7 +28,9 @@ class FailureKind(StrEnum):
 class CallFailedError(Exception):
     """A call that did not succeed, with the status it ended with."""
 
-    def __init__(self, rpc: str, kind: FailureKind, code: str, details: str, sequence: int = 0) -> None:
+    def __init__(
+        self, rpc: str, kind: FailureKind, code: str, details: str, sequence: int = 0, attempt: int = 1
+    ) -> None:
         details = foreign(details)
         super().__init__(f"{rpc}: {code}: {details}")
         self.rpc = rpc
@@ -38,6 +40,8 @@ class CallFailedError(Exception):
         self.details = details
         self.sequence = sequence
         """The last sequence number that was sent; 0 for none."""
+        self.attempt = attempt
+        """The number of the last attempt; 0 if there was none."""
 
 
 TRANSIENT_CODES: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED"})

@@ -24,6 +24,11 @@ class Attempts:
         self._deadline = now + budget
         self._failed = 0
 
+    @property
+    def number(self) -> int:
+        """Of the attempt under way, from 1."""
+        return self._failed + 1
+
     def left(self, now: int) -> int:
         """Nanoseconds that the next attempt may take: all that are left, since a provider has the whole
         budget for its answer (P-12)."""

@@ -322,7 +322,7 @@ class Driver:
         if not self._told_pause:
             self._told_pause = True
             self._first.append(PauseFile(True))
-        failure = Failure(FailureKind.NOT_SENT.value, "CANCELLED", "the file PAUSE has appeared")
+        failure = Failure(FailureKind.NOT_SENT.value, "CANCELLED", "the file PAUSE has appeared", attempt=0)
         self._first.append(CallEnded(effect.op, failure=failure))
 
     def _show(self, gauge: GaugeSeries, values: dict[tuple[str, ...], float]) -> None:

@@ -219,7 +219,7 @@ def _observed(seen: ObservedMachine) -> Observed:
 
 
 def _failure(error: CallFailedError) -> Failure:
-    return Failure(error.kind.value, error.code, error.details, error.sequence)
+    return Failure(error.kind.value, error.code, error.details, error.sequence, error.attempt)
 
 
 def _five_keys(assignment: Assignment) -> dict[str, str]:
