@@ -70,15 +70,40 @@ def test_a_command_explains_its_options(
         (("--cycle-interval", "0"), "--cycle-interval must be longer"),
         (("--seed-configured-per-cluster", "2"), "--seed-cluster-total"),
         (("--archetypes", "/nowhere.json"), "cannot read /nowhere.json (--archetypes)"),
+        (("--archetypes", "/dev/null"), "/dev/null (--archetypes) is not a JSON array"),
+        (("--seed-machines", "1000001"), "one provider holds at most 1000000"),
+        (("--audit-log", "/"), "cannot open --audit-log /: Is a directory"),
     ],
 )
-def test_a_users_mistake_is_one_line_and_status_1(
+def test_a_users_mistake_is_one_line_and_status_1_whether_started_or_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
     base = ("--listen", "127.0.0.1:0", "--metrics-addr", "0", "--data-dir", str(tmp_path / "data"))
-    assert main(["shard", *base, *arguments]) == 1
-    err = capsys.readouterr().err
-    assert said in err and len(err.splitlines()) == 1 and err.startswith("bigfleet: ")
+    for command in (["shard"], ["check-config", "shard"]):
+        assert main([*command, *base, *arguments]) == 1
+        err = capsys.readouterr().err
+        assert said in err and len(err.splitlines()) == 1 and err.startswith("bigfleet: ")
+    assert not (tmp_path / "data").exists(), "a refused start takes no epoch"
+
+
+def test_a_folder_that_would_be_refused_is_refused_when_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["--listen", "127.0.0.1:0", "--metrics-addr", "0", "--data-dir", str(tmp_path)]
+    (tmp_path / "domains").write_text("{}")
+    for command in (["shard"], ["check-config", "shard"]):
+        assert main([*command, *base]) == 1
+        assert "domains is not a JSON array" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["domains"]
+
+
+def test_an_audit_log_in_a_folder_that_the_shard_will_make_is_no_mistake(tmp_path: Path) -> None:
+    data = tmp_path / "new" / "data"
+    base = ["--listen", "127.0.0.1:0", f"--data-dir={data}"]
+    for log in (data / "audit", data.parent / "audit", tmp_path / "audit"):
+        assert main(["check-config", "shard", *base, f"--audit-log={log}"]) == 0
+    assert main(["check-config", "shard", *base, f"--audit-log={data / 'logs' / 'audit'}"]) == 1
+    assert not list(tmp_path.iterdir())
 
 
 @rule("shard.F1")

@@ -63,6 +63,17 @@ async def fake_provider(seeds: Seeds, logs: Logs, environment: Mapping[str, str]
         await server.stop()
 
 
+def check_seeds(seeds: Seeds) -> None:
+    """Refuse what the fake could not begin with."""
+    from bigfleet_providerkit.offerings import OfferingsError, check_offerings
+
+    offerings, _ = _stock(seeds)
+    try:
+        check_offerings(offerings)
+    except OfferingsError as error:
+        raise UsageError(f"the fake provider cannot begin like this: {error}") from error
+
+
 def clusters(seeds: Seeds) -> Iterator[str]:
     """The clusters that this shard's machines serve from the start."""
     for number in range(seeds.cluster_total):

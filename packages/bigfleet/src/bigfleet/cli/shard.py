@@ -13,11 +13,12 @@ from bigfleet.cli.options import Parser, UsageError, duration, fraction, size, w
 from bigfleet.engine.options import Options
 from bigfleet.shard.core.settings import Settings
 from bigfleet.shard.provider.endpoints import DEFAULT_NAME, Endpoint, parse_endpoints
-from bigfleet.shard.shell.datadir import LAST_EPOCH
+from bigfleet.shard.shell.auditlog import check_audit_log
+from bigfleet.shard.shell.datadir import LAST_EPOCH, check_data_dir
 from bigfleet.shard.shell.process import START_ERRORS, ShardOptions, run_shard
 from bigfleet_base.model import CapacityType, is_valid_id
 from bigfleet_base.telemetry import LEVELS, Form, Level, Logs
-from bigfleet_base.wire import Identity, TlsCredentials, TlsFiles, parse_address
+from bigfleet_base.wire import Identity, TlsCredentials, TlsFiles, parse_address, require_local_or_insecure
 from bigfleet_base.wire.identity import Role
 
 USER_ERRORS: Final = (UsageError, *START_ERRORS)
@@ -102,6 +103,7 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Command:
 def run(argv: Sequence[str]) -> int:
     """Run a shard until a signal; the exit status says whether that was the end."""
     command = read(argv, os.environ)
+    refuse_unusable(command)
     logs = Logs(level=command.log_level, form=command.log_format)
     with logs.capture("shard"):
         try:
@@ -114,11 +116,27 @@ def run(argv: Sequence[str]) -> int:
 def check(argv: Sequence[str]) -> str:
     """Read the options and the files they name as ``run`` would; returns what to tell the user."""
     command = read(argv, os.environ)
+    refuse_unusable(command)
+    shard = command.shard
+    providers = ", ".join(f"{each.name}={each.address}" for each in shard.providers) or "in-process fake"
+    return f"shard {shard.settings.shard_id}: listens on {shard.listen}, providers: {providers}"
+
+
+def refuse_unusable(command: Command) -> None:
+    """Refuse what would keep the shard from starting, before it has taken an epoch; changes nothing."""
     shard = command.shard
     if shard.tls is not None:
         TlsCredentials(shard.tls, Identity(Role.SHARD, shard.settings.shard_id))
-    providers = ", ".join(f"{each.name}={each.address}" for each in shard.providers) or "in-process fake"
-    return f"shard {shard.settings.shard_id}: listens on {shard.listen}, providers: {providers}"
+    else:
+        for address in (shard.listen, *(endpoint.address for endpoint in shard.providers)):
+            require_local_or_insecure(parse_address(address), insecure=shard.insecure)
+    if command.seeds is not None:
+        from bigfleet.cli.fake import check_seeds
+
+        check_seeds(command.seeds)
+    check_data_dir(shard.data_dir, shard.epoch_floor)
+    if shard.audit_log:
+        check_audit_log(shard.audit_log, shard.data_dir)
 
 
 async def _run(command: Command, logs: Logs) -> None:

@@ -1,9 +1,11 @@
 """The audit log: JSON lines, appended, reopened on request (shard.md R6)."""
 
+import errno
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 import orjson
@@ -28,10 +30,7 @@ class AuditLog:
         try:
             self._fd = self._open()
         except OSError as error:
-            raise AuditLogError(
-                f"cannot open --audit-log {path}: {error.strerror};"
-                " give a file in a folder that this user may write to"
-            ) from error
+            raise _unusable(path, error) from error
 
     def write(self, lines: Iterable[WriteAudit]) -> None:
         """All lines in one write, so that a reader never finds half a line that a crash would finish."""
@@ -71,6 +70,36 @@ class AuditLog:
     def _close(self) -> None:
         if self._path != STDOUT:
             os.close(self._fd)
+
+
+def check_audit_log(path: str, data_dir: Path) -> None:
+    """Refuse a path that could not be opened, and make no file. The data directory may be missing still: a
+    shard makes it first."""
+    if path == STDOUT:
+        return
+    folder = Path(os.path.abspath(path)).parent
+    data_dir = Path(os.path.abspath(data_dir))
+    problem = 0
+    if os.path.exists(path):
+        if os.path.isdir(path):
+            problem = errno.EISDIR
+        elif not os.access(path, os.W_OK):
+            problem = errno.EACCES
+    elif not folder.exists():
+        problem = 0 if data_dir.is_relative_to(folder) else errno.ENOENT
+    elif not folder.is_dir():
+        problem = errno.ENOTDIR
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        problem = errno.EACCES
+    if problem:
+        raise _unusable(path, OSError(problem, os.strerror(problem)))
+
+
+def _unusable(path: str, error: OSError) -> AuditLogError:
+    return AuditLogError(
+        f"cannot open --audit-log {path}: {error.strerror};"
+        " give a file in a folder that this user may write to"
+    )
 
 
 def _is_torn(path: str, fd: int) -> bool:
