@@ -93,6 +93,18 @@ async def test_configured_machines_break_at_the_rate_that_was_asked_for(
             await asyncio.sleep(0.05)
 
 
+async def test_a_rate_that_breaks_every_machine_at_once_leaves_time_to_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fake, "_RECONCILE_NS", 10**8)
+    monkeypatch.setattr(fake, "_TICK_S", 0.05)
+    flags = ("--seed-configured-per-cluster", "5", "--seed-cluster-total", "1")
+    busy = seeds(*flags, "--failure-rate-per-sec", "1e300")
+    async with fake_provider(busy, Logs(BytesIO()), {}) as address, asyncio.timeout(20):
+        while by_state(await listed(address))["FAILED BARE_METAL"] < 5:  # noqa: ASYNC110  # it announces nothing
+            await asyncio.sleep(0.05)
+
+
 async def test_a_latency_that_cannot_be_read_is_a_warning() -> None:
     log = BytesIO()
     async with fake_provider(seeds("--seed-speculative", "1"), Logs(log), {fake.LATENCY_VARIABLE: "soon"}):

@@ -70,6 +70,7 @@ def test_a_command_explains_its_options(
         (("--cycle-interval", "0"), "--cycle-interval must be longer"),
         (("--seed-configured-per-cluster", "2"), "--seed-cluster-total"),
         (("--archetypes", "/nowhere.json"), "cannot read /nowhere.json (--archetypes)"),
+        (("--seed-density-multiplier", "0"), "--seed-density-multiplier must be at least 1"),
         (("--archetypes", "/dev/null"), "/dev/null (--archetypes) is not a JSON array"),
         (("--seed-machines", "1000001"), "one provider holds at most 1000000"),
         (("--audit-log", "/"), "cannot open --audit-log /: Is a directory"),

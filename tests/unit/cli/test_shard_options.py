@@ -125,6 +125,12 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, content: str, said: str)
         ("--record-max", "lots"),
         ("--dry-run", "perhaps"),
         ("--log-level", "loud"),
+        ("--failure-rate-per-sec", "inf"),
+        ("--failure-rate-per-sec", "nan"),
+        ("--failure-rate-per-sec", "-1"),
+        ("--failure-rate-per-sec", "often"),
+        ("--speculative-shed-at-seconds", "nan"),
+        ("--speculative-shed-at-seconds", "-5"),
     ],
 )
 def test_a_value_that_cannot_be_read_is_explained(
@@ -186,4 +192,12 @@ def test_machines_are_seeded_for_the_archetypes_by_weight(tmp_path: Path) -> Non
         read_archetypes(file)
     file.write_text('[{"weight": 1}]')
     with pytest.raises(UsageError, match="instanceTypes"):
+        read_archetypes(file)
+
+
+@pytest.mark.parametrize("weight", ["0", "-3", "0.5", "Infinity", "NaN", '"heavy"', "null", "[" * 100_000])
+def test_archetypes_without_a_weight_to_go_by_are_refused(tmp_path: Path, weight: str) -> None:
+    file = tmp_path / "archetypes.json"
+    file.write_text(f'[{{"weight": {weight}, "instanceTypes": ["a"], "resources": {{"cpu": "1"}}}}]')
+    with pytest.raises(UsageError, match="--archetypes"):
         read_archetypes(file)

@@ -98,13 +98,19 @@ def read_archetypes(path: Path) -> list[Kind]:
         ]
     except OSError as error:
         raise UsageError(f"cannot read {path} (--archetypes): {error.strerror}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(
             f"{path} (--archetypes) is not a JSON array of objects with instanceTypes, weight and resources"
             f" (or sizeBuckets): {type(error).__name__}: {error}"
         ) from error
     if not kinds:
         raise UsageError(f"{path} (--archetypes) names no kind of machine")
+    for kind in kinds:
+        if kind.weight < 1:
+            raise UsageError(
+                f"{path} (--archetypes): the weight of {kind.instance_type!r} is {kind.weight}; give a whole"
+                " number of at least 1, or leave the archetype out"
+            )
     return list({(kind.instance_type, kind.zone): kind for kind in kinds}.values())
 
 
@@ -209,8 +215,10 @@ async def _break_machines(backend: "FakeBackend", per_second: float) -> None:
             serving = [
                 host for host in backend.substrate.hosts.values() if host.cluster and not host.is_stopped
             ]
-            if serving:
-                backend.substrate.fail_machine(dice.choice(serving).machine_id, time.monotonic_ns())
+            if not serving:
+                due = dice.expovariate(per_second)
+                break
+            backend.substrate.fail_machine(dice.choice(serving).machine_id, time.monotonic_ns())
 
 
 async def _shed(backend: "FakeBackend", at_s: float, kept: float) -> None:

@@ -1,6 +1,7 @@
 """Options of the ``bigfleet`` commands."""
 
 import argparse
+import math
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -10,7 +11,7 @@ from bigfleet_base.options import UsageError, duration, new_parser, parse, truth
 
 PREFIX: Final = "BIGFLEET_"
 
-__all__ = ["PREFIX", "Parser", "UsageError", "duration", "fraction", "size", "whole_number"]
+__all__ = ["PREFIX", "Parser", "UsageError", "amount", "duration", "fraction", "size", "whole_number"]
 
 
 class Parser:
@@ -47,6 +48,17 @@ def whole_number(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
+
+
+def amount(text: str) -> float:
+    """A number that is neither negative nor without end, and need not be whole."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return number
 
 
 def fraction(text: str) -> Fraction:

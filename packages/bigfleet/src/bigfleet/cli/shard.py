@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bigfleet.cli.options import Parser, UsageError, duration, fraction, size, whole_number
+from bigfleet.cli.options import Parser, UsageError, amount, duration, fraction, size, whole_number
 from bigfleet.engine.options import Options
 from bigfleet.shard.core.settings import Settings
 from bigfleet.shard.provider.endpoints import DEFAULT_NAME, Endpoint, parse_endpoints
@@ -186,8 +186,8 @@ def _seeds(given: argparse.Namespace) -> Seeds:
         raise UsageError("--seed-configured-per-cluster needs --seed-cluster-total: the number of clusters")
     if not 0 <= given.speculative_shed_multiplier <= 1:
         raise UsageError("--speculative-shed-multiplier is the share that is kept: give a number from 0 to 1")
-    if given.failure_rate_per_sec < 0:
-        raise UsageError("--failure-rate-per-sec must not be negative")
+    if given.seed_density_multiplier < 1:
+        raise UsageError("--seed-density-multiplier must be at least 1")
     ordinal = given.id.rpartition("-")[2]
     return Seeds(
         idle=given.seed_machines,
@@ -198,7 +198,7 @@ def _seeds(given: argparse.Namespace) -> Seeds:
         cluster_stride=given.seed_cluster_stride or 1,
         ordinal=int(ordinal) if ordinal.isdecimal() and len(ordinal) < 10 else 0,
         archetypes=given.archetypes,
-        density=max(1, given.seed_density_multiplier),
+        density=given.seed_density_multiplier,
         failures_per_s=given.failure_rate_per_sec,
         shed_at_s=given.speculative_shed_at_seconds,
         shed_to=given.speculative_shed_multiplier,
@@ -275,10 +275,12 @@ def _parser() -> Parser:
         "failure-rate-per-sec",
         0.0,
         "fake only: Configured machines that break, a second",
-        type=float,
+        type=amount,
         metavar="RATE",
     )
-    add("speculative-shed-at-seconds", 0.0, "fake only: when slots vanish; 0: never", type=float, metavar="S")
+    add(
+        "speculative-shed-at-seconds", 0.0, "fake only: when slots vanish; 0: never", type=amount, metavar="S"
+    )
     add(
         "speculative-shed-multiplier",
         1.0,
