@@ -55,6 +55,7 @@ def test_a_command_explains_its_options(
         (("--listen", ""), "--listen is empty"),
         (("--listen", "nowhere"), "'nowhere' is not usable"),
         (("--metrics-addr", "nowhere"), "'nowhere' is not usable"),
+        (("--metrics-addr", "unix:/tmp/x"), "plain HTTP is served on host:port"),
         (("--listen", ":0"), "--insecure"),
         (("--provider-addr", "127.0.0.1:1", "--seed-machines", "3"), "--seed-machines: only for"),
         (("--provider-addr", "127.0.0.1:1", "--failure-rate-per-sec", "1"), "--failure-rate-per-sec: only"),

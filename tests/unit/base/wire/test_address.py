@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigfleet_base.wire.address import Address, parse_address, require_local_or_insecure
+from bigfleet_base.wire.address import Address, parse_address, parse_http_address, require_local_or_insecure
 from bigfleet_base.wire.transport_errors import AddressError, PlaintextRefusedError
 from tests.support.rules import rule
 
@@ -85,3 +85,10 @@ def test_an_address_that_grpc_would_misread_is_refused(text: str) -> None:
 
 def test_a_port_alone_means_all_interfaces_of_both_families() -> None:
     assert parse_address(":9000").target == "[::]:9000"
+
+
+def test_plain_http_is_not_served_on_a_unix_socket() -> None:
+    assert parse_http_address("unixhost:80") == parse_address("unixhost:80")
+    for text in ("unix:/run/web", "unix-abstract:web", "nowhere"):
+        with pytest.raises(AddressError, match="is not usable"):
+            parse_http_address(text)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bigfleet_base.wire.transport_errors import AddressError
 from bigfleet_base.wire.web import Answer, Web, _is_local, text
 
 
@@ -60,6 +61,12 @@ async def test_pages_for_this_machine_are_shown_to_it_alone(port: int) -> None:
 )
 def test_this_machine_is_whoever_calls_from_the_loopback(peer: object, local: bool) -> None:
     assert _is_local(peer) is local
+
+
+@pytest.mark.parametrize("address", ["unix:/tmp/web", "unix-abstract:web", "nowhere"])
+async def test_an_address_that_no_scraper_dials_is_refused(address: str) -> None:
+    with pytest.raises(AddressError, match="is not usable"):
+        await Web({}).start(address)
 
 
 async def test_a_page_that_fails_says_so() -> None:

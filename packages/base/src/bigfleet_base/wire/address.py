@@ -37,6 +37,16 @@ def parse_address(text: str) -> Address:
     return Address(target=text, local=_is_loopback(host))
 
 
+def parse_http_address(text: str) -> Address:
+    """Read ``host:port``, ``[ipv6]:port`` or ``:port``: scrapers and probes dial no Unix socket."""
+    if text.startswith(_UNIX_SCHEMES):
+        raise AddressError(
+            f"address {text!r} is not usable; plain HTTP is served on host:port, [ipv6]:port, or :port for"
+            " all interfaces"
+        )
+    return parse_address(text)
+
+
 def bound_address(text: str, port: int) -> str:
     """The address with the port that was given for it, which 0 leaves open."""
     return text if text.startswith(_UNIX_SCHEMES) else f"{text.rpartition(':')[0]}:{port}"

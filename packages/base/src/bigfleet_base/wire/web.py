@@ -5,7 +5,7 @@ import ipaddress
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeAlias
 
-from bigfleet_base.wire.address import parse_address
+from bigfleet_base.wire.address import parse_http_address
 
 Answer: TypeAlias = tuple[int, str, bytes]
 """Status, content type, body."""
@@ -47,7 +47,7 @@ class Web:
 
     async def start(self, address: str) -> int:
         """Listen; returns the port."""
-        host, _, port = parse_address(address).target.rpartition(":")
+        host, _, port = parse_http_address(address).target.rpartition(":")
         host = host.strip("[]")
         self._server = await asyncio.start_server(
             self._connected, None if host == "::" else host, int(port), limit=_MAX_HEAD

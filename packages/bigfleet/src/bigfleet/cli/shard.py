@@ -19,6 +19,7 @@ from bigfleet.shard.shell.process import START_ERRORS, ShardOptions, run_shard
 from bigfleet_base.model import CapacityType, is_valid_id
 from bigfleet_base.telemetry import LEVELS, Form, Level, Logs
 from bigfleet_base.wire import Identity, TlsCredentials, TlsFiles, parse_address, require_local_or_insecure
+from bigfleet_base.wire.address import parse_http_address
 from bigfleet_base.wire.identity import Role
 
 USER_ERRORS: Final = (UsageError, *START_ERRORS)
@@ -62,9 +63,9 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Command:
         raise UsageError("--listen is empty: give the address that operators dial, such as :7780")
     if not is_valid_id(given.id):
         raise UsageError(f"--id {given.id!r}: give 1 to 253 of the characters A-Z a-z 0-9 . _ -")
-    for flag in ("listen", "metrics_addr"):
-        if flag == "listen" or given.metrics_addr != "0":
-            parse_address(getattr(given, flag))
+    parse_address(given.listen)
+    if given.metrics_addr != "0":
+        parse_http_address(given.metrics_addr)
     if given.epoch_floor > LAST_EPOCH:
         raise UsageError(f"--epoch-floor {given.epoch_floor} is beyond {LAST_EPOCH}")
     for flag in ("cycle_interval", "min_cycle_spacing", "bootstrap_timeout", "execute_timeout"):

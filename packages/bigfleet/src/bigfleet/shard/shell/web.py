@@ -8,7 +8,7 @@ import orjson
 
 from bigfleet.shard.core.core import ShardCore
 from bigfleet_base.telemetry import CONTENT_TYPE, Log
-from bigfleet_base.wire import TransportError, bound_address
+from bigfleet_base.wire import bound_address
 from bigfleet_base.wire.web import Answer, Web, text
 
 FIRST_PAUSE_S: Final = 1.0
@@ -51,7 +51,7 @@ class Pages:
         while True:
             try:
                 self.port = await self._web.start(address)
-            except (OSError, TransportError) as error:
+            except Exception as error:  # whatever it is, it must not end unseen
                 self._log.error("metrics not served; trying again", addr=address, err=error, pause_s=pause)
             else:
                 self._log.info("metrics serving", addr=bound_address(address, self.port))
