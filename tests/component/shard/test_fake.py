@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -135,3 +136,29 @@ async def test_with_local_bootstrap_machines_are_configured_without_a_session(tm
             await eventually(lambda: shard.core.engine.inventory.count(MachineState.CONFIGURED) == 1)
         finally:
             await shard.stop()
+
+
+@rule("shard.P2")
+async def test_transitions_under_way_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    command = read(
+        (
+            *("--local-bootstrap", "--seed-speculative", "3", "--listen", "127.0.0.1:0"),
+            *("--metrics-addr", "0", "--data-dir", str(tmp_path / "data"), "--cycle-interval", "500ms"),
+        ),
+        {},
+    )
+    assert command.seeds is not None
+    logs = Logs(BytesIO())
+    async with AsyncExitStack() as stack:
+        provider = fake_provider(command.seeds, logs, {fake.LATENCY_VARIABLE: "10m"})
+        address = await stack.enter_async_context(provider)
+        options = replace(command.shard, providers=(Endpoint("default", address),), plain_providers=True)
+        shard = ShardProcess(options, logs)
+        stack.push_async_callback(shard.stop)
+        await shard.start()
+        operator = await Operator(shard.address, "c1").connect()
+        await operator.roll_up(need(cpus=2))
+        await eventually(lambda: shard.core.engine.inventory.count(MachineState.CREATING) > 0)
+        await operator.close()
+        async with asyncio.timeout(10):
+            await stack.aclose()

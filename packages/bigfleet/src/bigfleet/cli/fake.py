@@ -47,7 +47,8 @@ async def fake_provider(seeds: Seeds, logs: Logs, environment: Mapping[str, str]
     offerings, knobs = _stock(seeds)
     backend = FakeBackend(_with_latency(knobs, environment.get(LATENCY_VARIABLE, ""), log), offerings)
     settings = Settings(provider="fake", reconcile_interval=_RECONCILE_NS)
-    server = FakeServer(backend, settings, Serving(), log)
+    # Nothing of a fake outlives this process, so there is nothing to wait for at its end (P2).
+    server = FakeServer(backend, settings, Serving(shutdown_window=0), log)
     tasks: list[asyncio.Task[None]] = []
     try:
         await server.start()
