@@ -34,14 +34,19 @@ def parse(
     parser: argparse.ArgumentParser, argv: Sequence[str], environment: Mapping[str, str], prefix: str
 ) -> argparse.Namespace:
     """The options in force; UsageError for a mistake, SystemExit for one that argparse has explained."""
+    # To ask for help is no setting that a file or an environment could have.
     flags = {
-        flag[2:]: action for action in parser._actions for flag in action.option_strings if len(flag) > 2
+        flag[2:]: action
+        for action in parser._actions
+        for flag in action.option_strings
+        if len(flag) > 2 and not isinstance(action, argparse._HelpAction)
     }
     given: dict[str, Any] = {
         name: environment[variable]
         for name in flags
         if (variable := prefix + name.upper().replace("-", "_")) in environment
     }
+    del flags["config"]  # a file names no other
     from_environment = given.pop("config", "")
     config = parser.parse_known_args(argv)[0].config or from_environment
     settings = _from_file(config)
