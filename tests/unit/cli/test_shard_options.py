@@ -106,6 +106,13 @@ def test_a_flag_beats_the_environment_and_that_the_file(tmp_path: Path) -> None:
         ("= \n", "not TOML"),
         ("listen = ['a']\n", "listen must be a single value"),
         ("[shard]\nlisten = 'a'\n", "'shard', which is no option"),
+        (f"listen = {'[' * 100_000}", "not TOML"),
+        (f"record-max = {'9' * 5_000}", "not TOML"),
+        ('data-dir = "a\\u0000b"\n', r"--data-dir 'a\\x00b': no path or name has a NUL"),
+        ('record-dir = "a\\u0000b"\n', "--record-dir .*NUL"),
+        ('audit-log = "a\\u0000b"\n', "--audit-log .*NUL"),
+        ('archetypes = "a\\u0000b"\n', "--archetypes .*NUL"),
+        ('tls-cert = "a\\u0000b"\n', "--tls-cert .*NUL"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, content: str, said: str) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -59,6 +60,9 @@ class Command:
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Command:
     """What the options ask for; UsageError or another of ``USER_ERRORS`` for a mistake in them."""
     given = _parser().parse(argv, environment)
+    for name, value in vars(given).items():
+        if isinstance(value, str) and "\0" in value:
+            raise UsageError(f"--{name.replace('_', '-')} {value!r}: no path or name has a NUL character")
     if not given.listen:
         raise UsageError("--listen is empty: give the address that operators dial, such as :7780")
     if not is_valid_id(given.id):
@@ -104,6 +108,8 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Command:
 def run(argv: Sequence[str]) -> int:
     """Run a shard until a signal; the exit status says whether that was the end."""
     command = read(argv, os.environ)
+    if sys.stdout is None:
+        raise UsageError("standard output is closed, and the log goes there; send it to /dev/null instead")
     refuse_unusable(command)
     logs = Logs(level=command.log_level, form=command.log_format)
     with logs.capture("shard"):

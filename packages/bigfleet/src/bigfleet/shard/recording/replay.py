@@ -25,6 +25,10 @@ PROGRESS_EVERY: Final = 10_000
 """Batches between two lines of progress."""
 
 
+class OutputLostError(Exception):
+    """Nobody takes what is printed any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Derived:
     """One event and what came of it."""
@@ -92,7 +96,7 @@ def run_replay(args: argparse.Namespace) -> int:
             print(error, file=sys.stderr)
             code = 1
             continue
-        print(_json(summary) if args.output == "json" else _text(summary))
+        _print(_json(summary) if args.output == "json" else _text(summary))
         if summary.difference is not None or summary.damaged_at is not None:
             code = 1
     return code
@@ -182,7 +186,14 @@ def _ignore(_: Derived) -> None:
 def _print_effects(derived: Derived) -> None:
     for effect in derived.effects:
         where = {"batch": derived.batch, "now": derived.now, "event": type(derived.event).__name__}
-        print(json.dumps({**where, "effect": as_json(effect)}))
+        _print(json.dumps({**where, "effect": as_json(effect)}))
+
+
+def _print(text: str) -> None:
+    try:
+        print(text)
+    except OSError as error:
+        raise OutputLostError(error.strerror) from error
 
 
 def _print_progress(summary: Summary) -> None:

@@ -129,7 +129,7 @@ def _domains(folder: Path) -> tuple[tuple[str, str], ...]:
         return ()
     try:
         pairs = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         pairs = None
     if not isinstance(pairs, list) or not all(map(_is_pair, pairs)):
         # To go on without a limit would drive machines that belong to another shard.
