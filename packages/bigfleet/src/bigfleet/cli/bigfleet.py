@@ -1,11 +1,12 @@
 """The ``bigfleet`` command."""
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Final
+
+from bigfleet_base.options import OneLineParser
 
 USAGE: Final = """\
 usage: bigfleet COMMAND [OPTION ...]
@@ -66,7 +67,7 @@ def _shard(argv: Sequence[str]) -> int:
 def _replay(argv: Sequence[str]) -> int:
     from bigfleet.shard.recording.replay import OutputLostError, add_replay_arguments, run_replay
 
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         "bigfleet shard replay",
         description="Feed a recording to the shard's core and compare what comes of it.",
     )

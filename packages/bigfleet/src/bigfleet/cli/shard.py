@@ -4,25 +4,29 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from bigfleet.cli.options import Parser, UsageError, amount, duration, fraction, size, whole_number
 from bigfleet.engine.options import Options
 from bigfleet.shard.core.settings import Settings
 from bigfleet.shard.provider.endpoints import DEFAULT_NAME, Endpoint, parse_endpoints
 from bigfleet.shard.shell.auditlog import check_audit_log
-from bigfleet.shard.shell.datadir import LAST_EPOCH, check_data_dir
+from bigfleet.shard.shell.datadir import check_data_dir
 from bigfleet.shard.shell.process import START_ERRORS, ShardOptions, run_shard
 from bigfleet_base.model import CapacityType, is_valid_id
 from bigfleet_base.telemetry import LEVELS, Form, Level, Logs
 from bigfleet_base.wire import Identity, TlsCredentials, TlsFiles, parse_address, require_local_or_insecure
-from bigfleet_base.wire.address import parse_http_address
+from bigfleet_base.wire.address import parse_http_address, parse_peer_address
 from bigfleet_base.wire.identity import Role
+from bigfleet_base.wire.transport_errors import AddressError
 
+Parsed = TypeVar("Parsed")
+Named: TypeAlias = Callable[[str], str]
+"""An option as whoever has given it knows it."""
 USER_ERRORS: Final = (UsageError, *START_ERRORS)
 """What a command line says in one line instead of a traceback."""
 
@@ -59,27 +63,32 @@ class Command:
 
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Command:
     """What the options ask for; UsageError or another of ``USER_ERRORS`` for a mistake in them."""
-    given = _parser().parse(argv, environment)
+    parser = _parser()
+    given, named = parser.parse(argv, environment), parser.named
     for name, value in vars(given).items():
         if isinstance(value, str) and "\0" in value:
-            raise UsageError(f"--{name.replace('_', '-')} {value!r}: no path or name has a NUL character")
+            flag = named(name.replace("_", "-"))
+            raise UsageError(f"{flag} is {value!r}: no path or name has a NUL character")
     if not given.listen:
-        raise UsageError("--listen is empty: give the address that operators dial, such as :7780")
+        raise UsageError(f"{named('listen')} is empty: give the address that operators dial, such as :7780")
+    if not given.data_dir:
+        raise UsageError(f"{named('data-dir')} is empty: give a folder, such as ./data")
     if not is_valid_id(given.id):
-        raise UsageError(f"--id {given.id!r}: give 1 to 253 of the characters A-Z a-z 0-9 . _ -")
-    parse_address(given.listen)
-    if given.metrics_addr != "0":
-        parse_http_address(given.metrics_addr)
-    if given.epoch_floor > LAST_EPOCH:
-        raise UsageError(f"--epoch-floor {given.epoch_floor} is beyond {LAST_EPOCH}")
+        raise UsageError(f"{named('id')} is {given.id!r}: give 1 to 253 of the characters A-Z a-z 0-9 . _ -")
     for flag in ("cycle_interval", "min_cycle_spacing", "bootstrap_timeout", "execute_timeout"):
         if getattr(given, flag) <= 0:
-            raise UsageError(f"--{flag.replace('_', '-')} must be longer than nothing")
-    if given.execute_concurrency < 1:
-        raise UsageError("--execute-concurrency must be at least 1")
-    endpoints = parse_endpoints(given.provider_addr)
+            raise UsageError(f"{named(flag.replace('_', '-'))} must be longer than nothing")
+    for flag in ("execute_concurrency", "seed_density_multiplier"):
+        if getattr(given, flag) < 1:
+            raise UsageError(f"{named(flag.replace('_', '-'))} must be at least 1")
+    _address(named("listen"), parse_address, given.listen)
+    if given.metrics_addr != "0":
+        _address(named("metrics-addr"), parse_http_address, given.metrics_addr)
+    endpoints = _address(named("provider-addr"), parse_endpoints, given.provider_addr)
+    for endpoint in endpoints:
+        _address(named("provider-addr"), parse_peer_address, endpoint.address)
     if endpoints:
-        _refuse_fake_flags(given)
+        _refuse_fake_flags(given, named)
     files = TlsFiles.from_flags(given.tls_cert, given.tls_key, given.tls_ca)
     data_dir = Path(given.data_dir)
     return Command(
@@ -99,7 +108,7 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Command:
             insecure=given.insecure,
             debug_endpoints=given.debug_endpoints,
         ),
-        seeds=None if endpoints else _seeds(given),
+        seeds=None if endpoints else _seeds(given, named),
         log_level=given.log_level,
         log_format=given.log_format,
     )
@@ -157,6 +166,13 @@ async def _run(command: Command, logs: Logs) -> None:
         await run_shard(shard, logs)
 
 
+def _address(flag: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
+    try:
+        return parse(text)
+    except AddressError as error:
+        raise UsageError(f"{flag}: {error}") from error
+
+
 def _settings(
     given: argparse.Namespace, endpoints: Sequence[Endpoint], environment: Mapping[str, str]
 ) -> Settings:
@@ -188,13 +204,13 @@ def _settings(
     )
 
 
-def _seeds(given: argparse.Namespace) -> Seeds:
+def _seeds(given: argparse.Namespace, named: Named) -> Seeds:
     if given.seed_configured_per_cluster and not given.seed_cluster_total:
-        raise UsageError("--seed-configured-per-cluster needs --seed-cluster-total: the number of clusters")
+        flag = named("seed-configured-per-cluster")
+        raise UsageError(f"{flag} needs --seed-cluster-total: the number of clusters")
     if not 0 <= given.speculative_shed_multiplier <= 1:
-        raise UsageError("--speculative-shed-multiplier is the share that is kept: give a number from 0 to 1")
-    if given.seed_density_multiplier < 1:
-        raise UsageError("--seed-density-multiplier must be at least 1")
+        flag = named("speculative-shed-multiplier")
+        raise UsageError(f"{flag} is the share that is kept: give a number from 0 to 1")
     ordinal = given.id.rpartition("-")[2]
     return Seeds(
         idle=given.seed_machines,
@@ -212,14 +228,14 @@ def _seeds(given: argparse.Namespace) -> Seeds:
     )
 
 
-def _refuse_fake_flags(given: argparse.Namespace) -> None:
+def _refuse_fake_flags(given: argparse.Namespace, named: Named) -> None:
     """A real provider cannot be seeded, and must not be handed blobs that nobody made (B6)."""
     defaults = {**_FAKE_ONLY, "local-bootstrap": False}
     wrong = [name for name, value in defaults.items() if getattr(given, name.replace("-", "_")) != value]
     if wrong:
-        flags = ", ".join(f"--{name}" for name in wrong)
+        flags = ", ".join(map(named, wrong))
         raise UsageError(
-            f"{flags}: only for the in-process fake, but --provider-addr names a provider;"
+            f"{flags}: only for the in-process fake, but {named('provider-addr')} names a provider;"
             " leave one or the other out"
         )
 
