@@ -27,6 +27,19 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def redirected(where: str, *arguments: str, is_buffered: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run ``bigfleet`` with its standard output redirected as a shell writes it."""
+    return subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {where}', "sh", sys.executable, "-m", "bigfleet.cli", *arguments],
+        cwd=ROOT,
+        env={**clean_environment(), "PYTHONUNBUFFERED": "" if is_buffered else "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("BIGFLEET_")}
 

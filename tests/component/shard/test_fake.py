@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -93,6 +94,18 @@ async def test_configured_machines_break_at_the_rate_that_was_asked_for(
             await asyncio.sleep(0.05)
 
 
+async def test_a_rate_that_breaks_every_machine_at_once_leaves_time_to_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fake, "_RECONCILE_NS", 10**8)
+    monkeypatch.setattr(fake, "_TICK_S", 0.05)
+    flags = ("--seed-configured-per-cluster", "5", "--seed-cluster-total", "1")
+    busy = seeds(*flags, "--failure-rate-per-sec", "1e300")
+    async with fake_provider(busy, Logs(BytesIO()), {}) as address, asyncio.timeout(20):
+        while by_state(await listed(address))["FAILED BARE_METAL"] < 5:  # noqa: ASYNC110  # it announces nothing
+            await asyncio.sleep(0.05)
+
+
 async def test_a_latency_that_cannot_be_read_is_a_warning() -> None:
     log = BytesIO()
     async with fake_provider(seeds("--seed-speculative", "1"), Logs(log), {fake.LATENCY_VARIABLE: "soon"}):
@@ -123,3 +136,29 @@ async def test_with_local_bootstrap_machines_are_configured_without_a_session(tm
             await eventually(lambda: shard.core.engine.inventory.count(MachineState.CONFIGURED) == 1)
         finally:
             await shard.stop()
+
+
+@rule("shard.P2")
+async def test_transitions_under_way_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    command = read(
+        (
+            *("--local-bootstrap", "--seed-speculative", "3", "--listen", "127.0.0.1:0"),
+            *("--metrics-addr", "0", "--data-dir", str(tmp_path / "data"), "--cycle-interval", "500ms"),
+        ),
+        {},
+    )
+    assert command.seeds is not None
+    logs = Logs(BytesIO())
+    async with AsyncExitStack() as stack:
+        provider = fake_provider(command.seeds, logs, {fake.LATENCY_VARIABLE: "10m"})
+        address = await stack.enter_async_context(provider)
+        options = replace(command.shard, providers=(Endpoint("default", address),), plain_providers=True)
+        shard = ShardProcess(options, logs)
+        stack.push_async_callback(shard.stop)
+        await shard.start()
+        operator = await Operator(shard.address, "c1").connect()
+        await operator.roll_up(need(cpus=2))
+        await eventually(lambda: shard.core.engine.inventory.count(MachineState.CREATING) > 0)
+        await operator.close()
+        async with asyncio.timeout(10):
+            await stack.aclose()

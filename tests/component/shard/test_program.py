@@ -7,8 +7,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from bigfleet_base.model.frames import HelloAck, Resync
-from tests.component.shard.programs import ShardProgram, command
+from tests.component.shard.programs import ShardProgram, command, redirected
 from tests.component.shard.world import Operator, need
 from tests.support.eventually import eventually
 from tests.support.rules import rule
@@ -80,6 +82,36 @@ def test_a_users_mistake_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     result = command("shard", "--data-dir", str(tmp_path), "--tls-cert", "x")
     assert result.returncode == 1
     assert "--tls-key and --tls-ca is missing" in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("is_buffered", [True, False])
+@pytest.mark.parametrize("arguments", ["version", "help", "check-config shard --listen [::1]:0"])
+def test_output_that_nobody_takes_is_one_line_and_no_traceback(arguments: str, is_buffered: bool) -> None:
+    result = redirected(">/dev/full", *arguments.split(), is_buffered=is_buffered)
+    assert result.returncode == 1
+    assert result.stderr == "bigfleet: cannot write to standard output: No space left on device\n"
+
+
+def test_help_that_nobody_takes_is_one_line_and_no_traceback() -> None:
+    result = redirected(">/dev/full", "shard", "--help")
+    assert result.returncode == 1
+    assert result.stderr == "bigfleet: cannot write to standard output: No space left on device\n"
+
+
+def test_effects_that_nobody_takes_are_one_line_and_no_traceback(tmp_path: Path) -> None:
+    with ShardProgram(tmp_path, "--seed-machines", "2") as shard:
+        assert shard.until("shard started")
+    segments = [str(path) for path in (tmp_path / "data" / "record").iterdir()]
+    result = redirected(">/dev/full", "shard", "replay", "--effects", *segments)
+    assert result.returncode == 1
+    assert result.stderr == "bigfleet: cannot write to standard output: No space left on device\n"
+
+
+def test_a_closed_standard_output_refuses_the_start(tmp_path: Path) -> None:
+    result = redirected(">&-", "shard", "--listen=127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
+    assert result.returncode == 1
+    assert result.stderr.startswith("bigfleet: standard output is closed")
+    assert len(result.stderr.splitlines()) == 1 and not (tmp_path / "data").exists()
 
 
 def test_the_pages_are_there(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ async def test_its_commands_run_a_shard_with_three_clusters_and_replay_it(tmp_pa
     assert state["machines"].keys() - {"Speculative"}, "machines are on their way"
     assert shell.returncode == 0, (tmp_path / "stderr").read_text()
     assert "action.emitted" in said
+    assert "bigfleet_shard_actuation_paused 1.0" in said
+    assert not (tmp_path / "data" / "PAUSE").exists()
     assert "every effect is as recorded" in said
 
 

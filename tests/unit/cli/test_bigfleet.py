@@ -36,15 +36,36 @@ def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.strip()[0].isdigit()
 
 
-@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["--nonsense"], 2), (["stray"], 2)])
-def test_a_command_explains_its_options(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int
+def test_a_command_explains_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["shard", "--help"])
+    assert ended.value.code == 0
+    assert "--provider-addr" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["shard", "--nonsense"], "--nonsense"),
+        (["shard", "stray"], "stray"),
+        (["shard", "--listen"], "--listen"),
+        (["shard", "--cycle-interval", "10"], "argument --cycle-interval: '10' is not a duration"),
+        (["shard", "--cycle-interval", "9999999h"], "'9999999h' is too long: give less than 292 years"),
+        (["shard", "--cycle-interval", f"{'9' * 5_000}s"], "is not a duration"),
+        (["shard", "--epoch-floor=9223372036854775808"], "is more than 9223372036854775807"),
+        (["shard", "replay"], "FILE"),
+        (["shard", "replay", "--until=-1", "x"], "--until"),
+    ],
+)
+def test_what_argparse_refuses_is_one_line_with_a_hint_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["shard", *arguments])
-    assert ended.value.code == status
-    out, err = capsys.readouterr()
-    assert "--provider-addr" in out + err
+        main(arguments)
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    command = "bigfleet shard replay" if "replay" in arguments else "bigfleet shard"
+    assert said in line and line.startswith(f"{command}: ") and line.endswith(f"; see {command} --help")
 
 
 @rule("shard.G1", "shard.B6", "deploy.D-20")
@@ -53,8 +74,13 @@ def test_a_command_explains_its_options(
     [
         (("--tls-cert", "x"), "--tls-key and --tls-ca is missing"),
         (("--listen", ""), "--listen is empty"),
-        (("--listen", "nowhere"), "'nowhere' is not usable"),
-        (("--metrics-addr", "nowhere"), "'nowhere' is not usable"),
+        (("--listen", "nowhere"), "--listen: address 'nowhere' is not usable"),
+        (("--listen", "unix:"), "--listen: address 'unix:' is not usable"),
+        (("--metrics-addr", "nowhere"), "--metrics-addr: address 'nowhere' is not usable"),
+        (("--provider-addr", "nowhere"), "--provider-addr: address 'nowhere' is not usable"),
+        (("--provider-addr", "a=127.0.0.1:0"), "--provider-addr: address '127.0.0.1:0' is not usable"),
+        (("--data-dir", ""), "--data-dir is empty"),
+        (("--metrics-addr", "unix:/tmp/x"), "plain HTTP is served on host:port"),
         (("--listen", ":0"), "--insecure"),
         (("--provider-addr", "127.0.0.1:1", "--seed-machines", "3"), "--seed-machines: only for"),
         (("--provider-addr", "127.0.0.1:1", "--failure-rate-per-sec", "1"), "--failure-rate-per-sec: only"),
@@ -65,20 +91,46 @@ def test_a_command_explains_its_options(
         (("--audit-log", "/nowhere/audit"), "cannot open --audit-log"),
         (("--data-dir", "/dev/null/data"), "cannot use --data-dir"),
         (("--config", "/nowhere.toml"), "cannot read /nowhere.toml"),
-        (("--id", "a/b"), "--id 'a/b'"),
+        (("--id", "a/b"), "--id is 'a/b'"),
         (("--execute-concurrency", "0"), "--execute-concurrency must be at least 1"),
         (("--cycle-interval", "0"), "--cycle-interval must be longer"),
         (("--seed-configured-per-cluster", "2"), "--seed-cluster-total"),
         (("--archetypes", "/nowhere.json"), "cannot read /nowhere.json (--archetypes)"),
+        (("--seed-density-multiplier", "0"), "--seed-density-multiplier must be at least 1"),
+        (("--archetypes", "/dev/null"), "/dev/null (--archetypes) is not a JSON array"),
+        (("--seed-machines", "1000001"), "one provider holds at most 1000000"),
+        (("--audit-log", "/"), "cannot open --audit-log /: Is a directory"),
     ],
 )
-def test_a_users_mistake_is_one_line_and_status_1(
+def test_a_users_mistake_is_one_line_and_status_1_whether_started_or_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
     base = ("--listen", "127.0.0.1:0", "--metrics-addr", "0", "--data-dir", str(tmp_path / "data"))
-    assert main(["shard", *base, *arguments]) == 1
-    err = capsys.readouterr().err
-    assert said in err and len(err.splitlines()) == 1 and err.startswith("bigfleet: ")
+    for command in (["shard"], ["check-config", "shard"]):
+        assert main([*command, *base, *arguments]) == 1
+        err = capsys.readouterr().err
+        assert said in err and len(err.splitlines()) == 1 and err.startswith("bigfleet: ")
+    assert not (tmp_path / "data").exists(), "a refused start takes no epoch"
+
+
+def test_a_folder_that_would_be_refused_is_refused_when_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["--listen", "127.0.0.1:0", "--metrics-addr", "0", "--data-dir", str(tmp_path)]
+    (tmp_path / "domains").write_text("{}")
+    for command in (["shard"], ["check-config", "shard"]):
+        assert main([*command, *base]) == 1
+        assert "domains is not a JSON array" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["domains"]
+
+
+def test_an_audit_log_in_a_folder_that_the_shard_will_make_is_no_mistake(tmp_path: Path) -> None:
+    data = tmp_path / "new" / "data"
+    base = ["--listen", "127.0.0.1:0", f"--data-dir={data}"]
+    for log in (data / "audit", data.parent / "audit", tmp_path / "audit"):
+        assert main(["check-config", "shard", *base, f"--audit-log={log}"]) == 0
+    assert main(["check-config", "shard", *base, f"--audit-log={data / 'logs' / 'audit'}"]) == 1
+    assert not list(tmp_path.iterdir())
 
 
 @rule("shard.F1")

@@ -106,6 +106,13 @@ def test_a_flag_beats_the_environment_and_that_the_file(tmp_path: Path) -> None:
         ("= \n", "not TOML"),
         ("listen = ['a']\n", "listen must be a single value"),
         ("[shard]\nlisten = 'a'\n", "'shard', which is no option"),
+        (f"listen = {'[' * 100_000}", "not TOML"),
+        (f"record-max = {'9' * 5_000}", "not TOML"),
+        ('data-dir = "a\\u0000b"\n', r"data-dir in .*shard.toml \(--config\) is 'a\\x00b': no path"),
+        ('record-dir = "a\\u0000b"\n', "record-dir in .*NUL"),
+        ('audit-log = "a\\u0000b"\n', "audit-log in .*NUL"),
+        ('archetypes = "a\\u0000b"\n', "archetypes in .*NUL"),
+        ('tls-cert = "a\\u0000b"\n', "tls-cert in .*NUL"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, content: str, said: str) -> None:
@@ -125,6 +132,12 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, content: str, said: str)
         ("--record-max", "lots"),
         ("--dry-run", "perhaps"),
         ("--log-level", "loud"),
+        ("--failure-rate-per-sec", "inf"),
+        ("--failure-rate-per-sec", "nan"),
+        ("--failure-rate-per-sec", "-1"),
+        ("--failure-rate-per-sec", "often"),
+        ("--speculative-shed-at-seconds", "nan"),
+        ("--speculative-shed-at-seconds", "-5"),
     ],
 )
 def test_a_value_that_cannot_be_read_is_explained(
@@ -133,6 +146,28 @@ def test_a_value_that_cannot_be_read_is_explained(
     with pytest.raises(SystemExit) as ended:
         read(f"{flag}={value}")
     assert ended.value.code == 2 and flag in capsys.readouterr().err
+
+
+def test_a_mistake_is_told_to_whoever_made_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "shard.toml"
+    file.write_text('cycle-interval = "often"\n')
+    with pytest.raises(SystemExit):
+        read("--config", str(file))
+    assert f"cycle-interval in {file} (--config): 'often' is not a duration" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        read(BIGFLEET_CYCLE_INTERVAL="often")
+    assert "BIGFLEET_CYCLE_INTERVAL in the environment: 'often' is" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        read("--cycle-interval=never", BIGFLEET_CYCLE_INTERVAL="often")
+    assert "argument --cycle-interval: 'never' is" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="BIGFLEET_LISTEN in the environment: address 'nowhere' is not"):
+        read(BIGFLEET_LISTEN="nowhere")
+    with pytest.raises(UsageError, match="BIGFLEET_SEED_SPOT in the environment: only for"):
+        read("--provider-addr=127.0.0.1:1", BIGFLEET_SEED_SPOT="4")
+
+
+def test_numbers_may_be_as_large_as_an_epoch() -> None:
+    assert read("--epoch-floor", str(2**63 - 1)).shard.epoch_floor == 2**63 - 1
 
 
 @pytest.mark.parametrize(
@@ -186,4 +221,12 @@ def test_machines_are_seeded_for_the_archetypes_by_weight(tmp_path: Path) -> Non
         read_archetypes(file)
     file.write_text('[{"weight": 1}]')
     with pytest.raises(UsageError, match="instanceTypes"):
+        read_archetypes(file)
+
+
+@pytest.mark.parametrize("weight", ["0", "-3", "0.5", "Infinity", "NaN", '"heavy"', "null", "[" * 100_000])
+def test_archetypes_without_a_weight_to_go_by_are_refused(tmp_path: Path, weight: str) -> None:
+    file = tmp_path / "archetypes.json"
+    file.write_text(f'[{{"weight": {weight}, "instanceTypes": ["a"], "resources": {{"cpu": "1"}}}}]')
+    with pytest.raises(UsageError, match="--archetypes"):
         read_archetypes(file)

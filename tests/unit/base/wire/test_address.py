@@ -2,7 +2,13 @@
 
 import pytest
 
-from bigfleet_base.wire.address import Address, parse_address, require_local_or_insecure
+from bigfleet_base.wire.address import (
+    Address,
+    parse_address,
+    parse_http_address,
+    parse_peer_address,
+    require_local_or_insecure,
+)
 from bigfleet_base.wire.transport_errors import AddressError, PlaintextRefusedError
 from tests.support.rules import rule
 
@@ -57,6 +63,10 @@ UNUSABLE = [
     "http://localhost:80",
     "dns:///localhost:80",
     "localhost:80\n",
+    "unix:",
+    "unix://",
+    "unix:///",
+    "unix-abstract:",
 ]
 
 
@@ -85,3 +95,18 @@ def test_an_address_that_grpc_would_misread_is_refused(text: str) -> None:
 
 def test_a_port_alone_means_all_interfaces_of_both_families() -> None:
     assert parse_address(":9000").target == "[::]:9000"
+
+
+def test_plain_http_is_not_served_on_a_unix_socket() -> None:
+    assert parse_http_address("unixhost:80") == parse_address("unixhost:80")
+    for text in ("unix:/run/web", "unix-abstract:web", "nowhere"):
+        with pytest.raises(AddressError, match="is not usable"):
+            parse_http_address(text)
+
+
+def test_nobody_listens_on_port_0() -> None:
+    for text in ("127.0.0.1:9000", "unix:0", "unix-abstract:x:0", ":1"):
+        assert parse_peer_address(text) == parse_address(text)
+    for text in ("127.0.0.1:0", "[::1]:00000", ":0"):
+        with pytest.raises(AddressError, match="give the port that the other side listens on"):
+            parse_peer_address(text)

@@ -145,6 +145,34 @@ def test_a_torn_end_is_said_and_left_out(segments: list[Path], capsys: pytest.Ca
     assert "no whole batch" in capsys.readouterr().out
 
 
+@rule("shard.R8")
+def test_damage_in_the_middle_is_an_error_that_names_the_byte(
+    segments: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = len(rewritten(segments[0], lambda batches: batches[:3]).read_bytes())
+    path = rewritten(segments[0], lambda batches: batches)
+    data = bytearray(path.read_bytes())
+    data[before + 12] ^= 1
+    path.write_bytes(data)
+    assert run(path, "--output", "json") == 1
+    (summary,) = summaries(capsys)
+    assert summary["damaged_at"] == before and summary["batches"] == 3
+    assert summary["torn_bytes"] == 0 and summary["difference"] is None
+    assert run(path) == 1
+    text = capsys.readouterr().out
+    assert f"damaged at byte {before}: every effect before it is as recorded" in text
+    assert "cannot be judged" in text
+    assert run(path, "--until", 3) == 0
+
+
+@pytest.mark.parametrize("until", ["-1", "x", "1.5"])
+def test_until_is_a_number_of_batches(capsys: pytest.CaptureFixture[str], until: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("none.rec", f"--until={until}")
+    assert ended.value.code == 2
+    assert f"'{until}' is not a number of batches" in capsys.readouterr().err
+
+
 def test_until_stops_after_that_batch(segments: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*segments[:2], "--output", "json", "--until", 5) == 0
     assert [summary["batches"] for summary in summaries(capsys)] == [5, 5]

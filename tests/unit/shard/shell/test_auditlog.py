@@ -1,6 +1,10 @@
 """The audit log: lines that are whole, reopened on request, and failures that cost nothing else."""
 
 import json
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,6 +56,62 @@ def test_a_full_disk_is_reported_and_nothing_is_raised() -> None:
     log.write([line(2)])
     log.close()
     assert failures == [("/dev/full", "No space left on device")] * 2
+
+
+@contextmanager
+def full_at(size: int) -> Iterator[None]:
+    """A disk that has room for files of this size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def whole_lines(path: Path) -> list[int]:
+    found = []
+    for text in path.read_text().splitlines():
+        try:
+            found.append(json.loads(text)["seq"])
+        except ValueError:
+            assert text.startswith('{"t":5')
+    return found
+
+
+@rule("shard.R6")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_half_a_line_left_by_a_full_disk_takes_no_other_line_with_it(tmp_path: Path, restarted: bool) -> None:
+    path = tmp_path / "audit"
+    failures = []
+    log = AuditLog(str(path), lambda path, error: failures.append(path))
+    log.write([line(1)])
+    with full_at(path.stat().st_size + 20):
+        log.write([line(2)])
+    assert failures == [str(path)] and not path.read_text().endswith("\n")
+    if restarted:
+        log.close()
+        log = AuditLog(str(path), fail)
+    log.write([line(3)])
+    log.write([line(4)])
+    log.close()
+    assert whole_lines(path) == [1, 3, 4]
+    assert "\n\n" not in path.read_text()
+
+
+@rule("shard.R6")
+def test_a_new_file_after_half_a_line_begins_with_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    log = AuditLog(str(path), lambda path, error: None)
+    with full_at(20):
+        log.write([line(1)])
+    path.rename(tmp_path / "audit.1")
+    log.reopen()
+    log.write([line(2)])
+    log.close()
+    assert path.read_text().startswith("{") and whole_lines(path) == [2]
 
 
 @rule("shard.R6")

@@ -102,7 +102,7 @@ def test_domains_are_read_and_a_file_that_cannot_be_read_is_no_absence_of_domain
     assert data.domains() == ()
     (tmp_path / "domains").write_text('[["rack", "r1"], ["zone", "a"]]')
     assert data.domains() == (("rack", "r1"), ("zone", "a"))
-    for content in ("", "{", "[1]", '[["a"]]', '[["a", 1]]', '["ab"]', "3"):
+    for content in ("", "{", "[" * 100_000, "[1]", '[["a"]]', '[["a", 1]]', '["ab"]', "3"):
         (tmp_path / "domains").write_text(content)
         with pytest.raises(DataDirError, match="domains"):
             data.domains()

@@ -23,9 +23,9 @@ def parse_address(text: str) -> Address:
 
     gRPC itself is no judge: it takes a missing port for 443, cuts 99999 down to 34463, and refuses ``:port``.
     """
-    if text.startswith(_UNIX_SCHEMES):
+    if text.startswith(_UNIX_SCHEMES) and text.partition(":")[2].strip("/"):
         return Address(target=text, local=True)
-    match = _HOST_PORT.fullmatch(text)
+    match = None if text.startswith(_UNIX_SCHEMES) else _HOST_PORT.fullmatch(text)
     if match is None or int(match["port"]) > 65_535:
         raise AddressError(
             f"address {text!r} is not usable; write host:port, [ipv6]:port, :port for all interfaces,"
@@ -35,6 +35,24 @@ def parse_address(text: str) -> Address:
     if not host:
         return Address(target=f"[::]:{match['port']}", local=False)
     return Address(target=text, local=_is_loopback(host))
+
+
+def parse_http_address(text: str) -> Address:
+    """Read ``host:port``, ``[ipv6]:port`` or ``:port``: scrapers and probes dial no Unix socket."""
+    if text.startswith(_UNIX_SCHEMES):
+        raise AddressError(
+            f"address {text!r} is not usable; plain HTTP is served on host:port, [ipv6]:port, or :port for"
+            " all interfaces"
+        )
+    return parse_address(text)
+
+
+def parse_peer_address(text: str) -> Address:
+    """Read an address to dial: as ``parse_address``, but nobody listens on port 0."""
+    address = parse_address(text)
+    if not text.startswith(_UNIX_SCHEMES) and int(text.rpartition(":")[2]) == 0:
+        raise AddressError(f"address {text!r} is not usable; give the port that the other side listens on")
+    return address
 
 
 def bound_address(text: str, port: int) -> str:

@@ -5,7 +5,7 @@ import ipaddress
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeAlias
 
-from bigfleet_base.wire.address import parse_address
+from bigfleet_base.wire.address import parse_http_address
 
 Answer: TypeAlias = tuple[int, str, bytes]
 """Status, content type, body."""
@@ -42,12 +42,13 @@ class Web:
         self._pages = pages
         self._failed = failed
         self._local = frozenset(local)
-        self._open = 0
+        self._open: dict[asyncio.StreamWriter, bool] = {}
+        """The connections, oldest first, and whether the request has come."""
         self._server: asyncio.Server | None = None
 
     async def start(self, address: str) -> int:
         """Listen; returns the port."""
-        host, _, port = parse_address(address).target.rpartition(":")
+        host, _, port = parse_http_address(address).target.rpartition(":")
         host = host.strip("[]")
         self._server = await asyncio.start_server(
             self._connected, None if host == "::" else host, int(port), limit=_MAX_HEAD
@@ -58,22 +59,38 @@ class Web:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+            for writer in self._open:
+                writer.transport.abort()
             await self._server.wait_closed()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        self._make_room()
+        self._open[writer] = False
         try:
             async with asyncio.timeout(_DEADLINE_S):
-                if self._open <= _MAX_CONNECTIONS:
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    line = head.split(b"\r\n", 1)[0].decode("latin-1")
-                    writer.write(self._answer(line, is_local=_is_local(writer.get_extra_info("peername"))))
-                    await writer.drain()
+                head = await reader.readuntil(b"\r\n\r\n")
+                self._open[writer] = True
+                line = head.split(b"\r\n", 1)[0].decode("latin-1")
+                # The answer counts as taken when none of it is left here.
+                writer.transport.set_write_buffer_limits(0)
+                writer.write(self._answer(line, is_local=_is_local(writer.get_extra_info("peername"))))
+                await writer.drain()
+            writer.close()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a client that does not finish its request gets no answer
         finally:
-            self._open -= 1
-            writer.close()
+            self._open.pop(writer, None)
+            if not writer.is_closing():
+                # To close would wait for a client that does not read, and keep its page as long.
+                writer.transport.abort()
+
+    def _make_room(self) -> None:
+        """Probes come through however many hold a connection: the oldest goes, first of those without a
+        request."""
+        if len(self._open) >= _MAX_CONNECTIONS:
+            oldest = min(self._open, key=self._open.__getitem__)
+            del self._open[oldest]
+            oldest.transport.abort()
 
     def _answer(self, request_line: str, *, is_local: bool) -> bytes:
         method, _, rest = request_line.partition(" ")

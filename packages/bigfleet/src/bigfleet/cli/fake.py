@@ -47,7 +47,8 @@ async def fake_provider(seeds: Seeds, logs: Logs, environment: Mapping[str, str]
     offerings, knobs = _stock(seeds)
     backend = FakeBackend(_with_latency(knobs, environment.get(LATENCY_VARIABLE, ""), log), offerings)
     settings = Settings(provider="fake", reconcile_interval=_RECONCILE_NS)
-    server = FakeServer(backend, settings, Serving(), log)
+    # Nothing of a fake outlives this process, so there is nothing to wait for at its end (P2).
+    server = FakeServer(backend, settings, Serving(shutdown_window=0), log)
     tasks: list[asyncio.Task[None]] = []
     try:
         await server.start()
@@ -61,6 +62,17 @@ async def fake_provider(seeds: Seeds, logs: Logs, environment: Mapping[str, str]
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await server.stop()
+
+
+def check_seeds(seeds: Seeds) -> None:
+    """Refuse what the fake could not begin with."""
+    from bigfleet_providerkit.offerings import OfferingsError, check_offerings
+
+    offerings, _ = _stock(seeds)
+    try:
+        check_offerings(offerings)
+    except OfferingsError as error:
+        raise UsageError(f"the fake provider cannot begin like this: {error}") from error
 
 
 def clusters(seeds: Seeds) -> Iterator[str]:
@@ -87,13 +99,19 @@ def read_archetypes(path: Path) -> list[Kind]:
         ]
     except OSError as error:
         raise UsageError(f"cannot read {path} (--archetypes): {error.strerror}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(
             f"{path} (--archetypes) is not a JSON array of objects with instanceTypes, weight and resources"
             f" (or sizeBuckets): {type(error).__name__}: {error}"
         ) from error
     if not kinds:
         raise UsageError(f"{path} (--archetypes) names no kind of machine")
+    for kind in kinds:
+        if kind.weight < 1:
+            raise UsageError(
+                f"{path} (--archetypes): the weight of {kind.instance_type!r} is {kind.weight}; give a whole"
+                " number of at least 1, or leave the archetype out"
+            )
     return list({(kind.instance_type, kind.zone): kind for kind in kinds}.values())
 
 
@@ -198,8 +216,10 @@ async def _break_machines(backend: "FakeBackend", per_second: float) -> None:
             serving = [
                 host for host in backend.substrate.hosts.values() if host.cluster and not host.is_stopped
             ]
-            if serving:
-                backend.substrate.fail_machine(dice.choice(serving).machine_id, time.monotonic_ns())
+            if not serving:
+                due = dice.expovariate(per_second)
+                break
+            backend.substrate.fail_machine(dice.choice(serving).machine_id, time.monotonic_ns())
 
 
 async def _shed(backend: "FakeBackend", at_s: float, kept: float) -> None:

@@ -1,16 +1,20 @@
 """Options of the ``bigfleet`` commands."""
 
 import argparse
+import math
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from bigfleet_base.options import UsageError, duration, new_parser, parse, truth
+from bigfleet_base import options
+from bigfleet_base.options import UsageError, new_parser, parse, truth
 
 PREFIX: Final = "BIGFLEET_"
+LARGEST: Final = 2**63 - 1
+"""Of numbers and nanoseconds: they are signed and have 64 bits on the wire and in the recording."""
 
-__all__ = ["PREFIX", "Parser", "UsageError", "duration", "fraction", "size", "whole_number"]
+__all__ = ["PREFIX", "Parser", "UsageError", "amount", "duration", "fraction", "size", "whole_number"]
 
 
 class Parser:
@@ -33,6 +37,18 @@ class Parser:
         """The options in force; UsageError for a mistake, SystemExit for one that argparse has explained."""
         return parse(self._parser, argv, environment, PREFIX)
 
+    def named(self, name: str) -> str:
+        """An option as whoever has given it knows it: a flag, a variable, a key of the file."""
+        return self._parser.named(name)
+
+
+def duration(text: str) -> int:
+    """Nanoseconds that fit into 63 bits, as all times do."""
+    nanos = options.duration(text)
+    if nanos > LARGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is too long: give less than 292 years")
+    return nanos
+
 
 def size(text: str) -> int:
     """Bytes of ``256MiB``, ``1GiB``, ``0``."""
@@ -43,10 +59,23 @@ def size(text: str) -> int:
 
 
 def whole_number(text: str) -> int:
-    """A number that is not negative."""
-    if not re.fullmatch(r"[0-9]{1,18}", text):
+    """A number that is not negative, and fits into 63 bits."""
+    if not re.fullmatch(r"[0-9]{1,1000}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    if int(text) > LARGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {LARGEST}")
     return int(text)
+
+
+def amount(text: str) -> float:
+    """A number that is neither negative nor without end, and need not be whole."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return number
 
 
 def fraction(text: str) -> Fraction:

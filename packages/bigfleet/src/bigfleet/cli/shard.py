@@ -3,23 +3,30 @@
 import argparse
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
-from bigfleet.cli.options import Parser, UsageError, duration, fraction, size, whole_number
+from bigfleet.cli.options import Parser, UsageError, amount, duration, fraction, size, whole_number
 from bigfleet.engine.options import Options
 from bigfleet.shard.core.settings import Settings
 from bigfleet.shard.provider.endpoints import DEFAULT_NAME, Endpoint, parse_endpoints
-from bigfleet.shard.shell.datadir import LAST_EPOCH
+from bigfleet.shard.shell.auditlog import check_audit_log
+from bigfleet.shard.shell.datadir import check_data_dir
 from bigfleet.shard.shell.process import START_ERRORS, ShardOptions, run_shard
 from bigfleet_base.model import CapacityType, is_valid_id
 from bigfleet_base.telemetry import LEVELS, Form, Level, Logs
-from bigfleet_base.wire import Identity, TlsCredentials, TlsFiles, parse_address
+from bigfleet_base.wire import Identity, TlsCredentials, TlsFiles, parse_address, require_local_or_insecure
+from bigfleet_base.wire.address import parse_http_address, parse_peer_address
 from bigfleet_base.wire.identity import Role
+from bigfleet_base.wire.transport_errors import AddressError
 
+Parsed = TypeVar("Parsed")
+Named: TypeAlias = Callable[[str], str]
+"""An option as whoever has given it knows it."""
 USER_ERRORS: Final = (UsageError, *START_ERRORS)
 """What a command line says in one line instead of a traceback."""
 
@@ -56,24 +63,32 @@ class Command:
 
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Command:
     """What the options ask for; UsageError or another of ``USER_ERRORS`` for a mistake in them."""
-    given = _parser().parse(argv, environment)
+    parser = _parser()
+    given, named = parser.parse(argv, environment), parser.named
+    for name, value in vars(given).items():
+        if isinstance(value, str) and "\0" in value:
+            flag = named(name.replace("_", "-"))
+            raise UsageError(f"{flag} is {value!r}: no path or name has a NUL character")
     if not given.listen:
-        raise UsageError("--listen is empty: give the address that operators dial, such as :7780")
+        raise UsageError(f"{named('listen')} is empty: give the address that operators dial, such as :7780")
+    if not given.data_dir:
+        raise UsageError(f"{named('data-dir')} is empty: give a folder, such as ./data")
     if not is_valid_id(given.id):
-        raise UsageError(f"--id {given.id!r}: give 1 to 253 of the characters A-Z a-z 0-9 . _ -")
-    for flag in ("listen", "metrics_addr"):
-        if flag == "listen" or given.metrics_addr != "0":
-            parse_address(getattr(given, flag))
-    if given.epoch_floor > LAST_EPOCH:
-        raise UsageError(f"--epoch-floor {given.epoch_floor} is beyond {LAST_EPOCH}")
+        raise UsageError(f"{named('id')} is {given.id!r}: give 1 to 253 of the characters A-Z a-z 0-9 . _ -")
     for flag in ("cycle_interval", "min_cycle_spacing", "bootstrap_timeout", "execute_timeout"):
         if getattr(given, flag) <= 0:
-            raise UsageError(f"--{flag.replace('_', '-')} must be longer than nothing")
-    if given.execute_concurrency < 1:
-        raise UsageError("--execute-concurrency must be at least 1")
-    endpoints = parse_endpoints(given.provider_addr)
+            raise UsageError(f"{named(flag.replace('_', '-'))} must be longer than nothing")
+    for flag in ("execute_concurrency", "seed_density_multiplier"):
+        if getattr(given, flag) < 1:
+            raise UsageError(f"{named(flag.replace('_', '-'))} must be at least 1")
+    _address(named("listen"), parse_address, given.listen)
+    if given.metrics_addr != "0":
+        _address(named("metrics-addr"), parse_http_address, given.metrics_addr)
+    endpoints = _address(named("provider-addr"), parse_endpoints, given.provider_addr)
+    for endpoint in endpoints:
+        _address(named("provider-addr"), parse_peer_address, endpoint.address)
     if endpoints:
-        _refuse_fake_flags(given)
+        _refuse_fake_flags(given, named)
     files = TlsFiles.from_flags(given.tls_cert, given.tls_key, given.tls_ca)
     data_dir = Path(given.data_dir)
     return Command(
@@ -93,7 +108,7 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Command:
             insecure=given.insecure,
             debug_endpoints=given.debug_endpoints,
         ),
-        seeds=None if endpoints else _seeds(given),
+        seeds=None if endpoints else _seeds(given, named),
         log_level=given.log_level,
         log_format=given.log_format,
     )
@@ -102,6 +117,9 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Command:
 def run(argv: Sequence[str]) -> int:
     """Run a shard until a signal; the exit status says whether that was the end."""
     command = read(argv, os.environ)
+    if sys.stdout is None:
+        raise UsageError("standard output is closed, and the log goes there; send it to /dev/null instead")
+    refuse_unusable(command)
     logs = Logs(level=command.log_level, form=command.log_format)
     with logs.capture("shard"):
         try:
@@ -114,11 +132,27 @@ def run(argv: Sequence[str]) -> int:
 def check(argv: Sequence[str]) -> str:
     """Read the options and the files they name as ``run`` would; returns what to tell the user."""
     command = read(argv, os.environ)
+    refuse_unusable(command)
+    shard = command.shard
+    providers = ", ".join(f"{each.name}={each.address}" for each in shard.providers) or "in-process fake"
+    return f"shard {shard.settings.shard_id}: listens on {shard.listen}, providers: {providers}"
+
+
+def refuse_unusable(command: Command) -> None:
+    """Refuse what would keep the shard from starting, before it has taken an epoch; changes nothing."""
     shard = command.shard
     if shard.tls is not None:
         TlsCredentials(shard.tls, Identity(Role.SHARD, shard.settings.shard_id))
-    providers = ", ".join(f"{each.name}={each.address}" for each in shard.providers) or "in-process fake"
-    return f"shard {shard.settings.shard_id}: listens on {shard.listen}, providers: {providers}"
+    else:
+        for address in (shard.listen, *(endpoint.address for endpoint in shard.providers)):
+            require_local_or_insecure(parse_address(address), insecure=shard.insecure)
+    if command.seeds is not None:
+        from bigfleet.cli.fake import check_seeds
+
+        check_seeds(command.seeds)
+    check_data_dir(shard.data_dir, shard.epoch_floor)
+    if shard.audit_log:
+        check_audit_log(shard.audit_log, shard.data_dir)
 
 
 async def _run(command: Command, logs: Logs) -> None:
@@ -130,6 +164,13 @@ async def _run(command: Command, logs: Logs) -> None:
             address = await stack.enter_async_context(fake_provider(command.seeds, logs, os.environ))
             shard = replace(shard, providers=(Endpoint(DEFAULT_NAME, address),), plain_providers=True)
         await run_shard(shard, logs)
+
+
+def _address(flag: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
+    try:
+        return parse(text)
+    except AddressError as error:
+        raise UsageError(f"{flag}: {error}") from error
 
 
 def _settings(
@@ -163,13 +204,13 @@ def _settings(
     )
 
 
-def _seeds(given: argparse.Namespace) -> Seeds:
+def _seeds(given: argparse.Namespace, named: Named) -> Seeds:
     if given.seed_configured_per_cluster and not given.seed_cluster_total:
-        raise UsageError("--seed-configured-per-cluster needs --seed-cluster-total: the number of clusters")
+        flag = named("seed-configured-per-cluster")
+        raise UsageError(f"{flag} needs --seed-cluster-total: the number of clusters")
     if not 0 <= given.speculative_shed_multiplier <= 1:
-        raise UsageError("--speculative-shed-multiplier is the share that is kept: give a number from 0 to 1")
-    if given.failure_rate_per_sec < 0:
-        raise UsageError("--failure-rate-per-sec must not be negative")
+        flag = named("speculative-shed-multiplier")
+        raise UsageError(f"{flag} is the share that is kept: give a number from 0 to 1")
     ordinal = given.id.rpartition("-")[2]
     return Seeds(
         idle=given.seed_machines,
@@ -180,21 +221,21 @@ def _seeds(given: argparse.Namespace) -> Seeds:
         cluster_stride=given.seed_cluster_stride or 1,
         ordinal=int(ordinal) if ordinal.isdecimal() and len(ordinal) < 10 else 0,
         archetypes=given.archetypes,
-        density=max(1, given.seed_density_multiplier),
+        density=given.seed_density_multiplier,
         failures_per_s=given.failure_rate_per_sec,
         shed_at_s=given.speculative_shed_at_seconds,
         shed_to=given.speculative_shed_multiplier,
     )
 
 
-def _refuse_fake_flags(given: argparse.Namespace) -> None:
+def _refuse_fake_flags(given: argparse.Namespace, named: Named) -> None:
     """A real provider cannot be seeded, and must not be handed blobs that nobody made (B6)."""
     defaults = {**_FAKE_ONLY, "local-bootstrap": False}
     wrong = [name for name, value in defaults.items() if getattr(given, name.replace("-", "_")) != value]
     if wrong:
-        flags = ", ".join(f"--{name}" for name in wrong)
+        flags = ", ".join(map(named, wrong))
         raise UsageError(
-            f"{flags}: only for the in-process fake, but --provider-addr names a provider;"
+            f"{flags}: only for the in-process fake, but {named('provider-addr')} names a provider;"
             " leave one or the other out"
         )
 
@@ -257,10 +298,12 @@ def _parser() -> Parser:
         "failure-rate-per-sec",
         0.0,
         "fake only: Configured machines that break, a second",
-        type=float,
+        type=amount,
         metavar="RATE",
     )
-    add("speculative-shed-at-seconds", 0.0, "fake only: when slots vanish; 0: never", type=float, metavar="S")
+    add(
+        "speculative-shed-at-seconds", 0.0, "fake only: when slots vanish; 0: never", type=amount, metavar="S"
+    )
     add(
         "speculative-shed-multiplier",
         1.0,

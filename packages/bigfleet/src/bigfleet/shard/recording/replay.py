@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +18,15 @@ from bigfleet.shard.core.effects import Effect
 from bigfleet.shard.core.events import CycleFinished, Event
 from bigfleet.shard.recording.checkpoint import SCHEMA, restore
 from bigfleet.shard.recording.codec import DecodeError
-from bigfleet.shard.recording.segments import Batch, SegmentError, SegmentReader, digest
+from bigfleet.shard.recording.segments import Batch, DamageError, SegmentError, SegmentReader, digest
 from bigfleet_base.telemetry.series import Series
 
 PROGRESS_EVERY: Final = 10_000
 """Batches between two lines of progress."""
+
+
+class OutputLostError(Exception):
+    """Nobody takes what is printed any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,8 @@ class Summary:
     last_ns: int | None = None
     """The times of the first and the last batch."""
     torn_bytes: int = 0
+    damaged_at: int | None = None
+    """The byte from which on the file is not what was written."""
     difference: Difference | None = None
 
 
@@ -67,13 +74,13 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--effects", action="store_true", help="print every effect as a line of JSON")
     parser.add_argument(
-        "--until", type=int, metavar="N", help="stop after the Nth batch of each file (default: none)"
+        "--until", type=_batches, metavar="N", help="stop after the Nth batch of each file (default: none)"
     )
 
 
 def run_replay(args: argparse.Namespace) -> int:
     """Replay each file by itself. 0: every effect is the same as recorded; 1: not so, or a file cannot be
-    read."""
+    read to its end."""
     show = _print_effects if args.effects else _ignore
     code = 0
     for path in args.files:
@@ -89,8 +96,8 @@ def run_replay(args: argparse.Namespace) -> int:
             print(error, file=sys.stderr)
             code = 1
             continue
-        print(_json(summary) if args.output == "json" else _text(summary))
-        if summary.difference is not None:
+        _print(_json(summary) if args.output == "json" else _text(summary))
+        if summary.difference is not None or summary.damaged_at is not None:
             code = 1
     return code
 
@@ -109,9 +116,23 @@ def replay(
     except (DecodeError, ValueError, TypeError) as error:
         raise SegmentError(f"{segment.name}: the checkpoint cannot be read: {error}") from error
     summary = Summary(segment.name)
-    for batch in segment.batches():
-        if until is not None and summary.batches >= until:
-            break
+    try:
+        _compare(run, segment, summary, until, show, progress)
+    except DamageError as error:
+        summary.damaged_at = error.at
+    summary.torn_bytes = segment.torn
+    return summary
+
+
+def _compare(
+    run: "Run",
+    segment: SegmentReader,
+    summary: Summary,
+    until: int | None,
+    show: Callable[[Derived], None],
+    progress: Callable[[Summary], None],
+) -> None:
+    for batch in islice(segment.batches(), until):
         number = summary.batches = summary.batches + 1
         derived, failure = run.take(batch, number)
         effects = [effect for each in derived for effect in each.effects]
@@ -125,8 +146,6 @@ def replay(
             break
         if number % PROGRESS_EVERY == 0:
             progress(summary)
-    summary.torn_bytes = segment.torn
-    return summary
 
 
 class Run:
@@ -154,6 +173,12 @@ class Run:
         return derived, ""
 
 
+def _batches(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of batches: give a whole number")
+    return int(text)
+
+
 def _ignore(_: Derived) -> None:
     pass
 
@@ -161,7 +186,14 @@ def _ignore(_: Derived) -> None:
 def _print_effects(derived: Derived) -> None:
     for effect in derived.effects:
         where = {"batch": derived.batch, "now": derived.now, "event": type(derived.event).__name__}
-        print(json.dumps({**where, "effect": as_json(effect)}))
+        _print(json.dumps({**where, "effect": as_json(effect)}))
+
+
+def _print(text: str) -> None:
+    try:
+        print(text)
+    except OSError as error:
+        raise OutputLostError(error.strerror) from error
 
 
 def _print_progress(summary: Summary) -> None:
@@ -186,6 +218,12 @@ def _text(summary: Summary) -> str:
     if summary.torn_bytes:
         lines.append(f"  the last {summary.torn_bytes} bytes are no whole batch and were left out")
     difference = summary.difference
+    if summary.damaged_at is not None:
+        lines.append(
+            f"  damaged at byte {summary.damaged_at}: every effect before it is as recorded, what follows"
+            " cannot be judged"
+        )
+        return "\n".join(lines)
     if difference is None:
         lines.append("  every effect is as recorded")
         return "\n".join(lines)

@@ -2,8 +2,9 @@
 
 The file begins with eight bytes that name its form. Then come frames: length, checksum, kind, body. The first
 is the header, then those of the checkpoint, among them batches that were written while it was being taken,
-then batches alone. A process that dies in the middle of a write leaves a frame that is too short or does not
-match its checksum: there the segment ends, and everything before it holds.
+then batches alone. A process that dies in the middle of a write leaves a frame that runs past the end of the
+file: there the segment ends, and everything before it holds. A frame that is all there and does not match its
+checksum is damage: what follows it cannot be judged.
 """
 
 import hashlib
@@ -35,6 +36,14 @@ class Kind(IntEnum):
 
 class SegmentError(Exception):
     """A file that cannot be replayed; the message says why and what to do."""
+
+
+class DamageError(SegmentError):
+    """A frame that is not what was written."""
+
+    def __init__(self, name: str, at: int) -> None:
+        super().__init__(f"{name}: damaged at byte {at}: what follows cannot be judged")
+        self.at = at
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ class SegmentReader:
         file.seek(0)
         self.name = name
         self.torn = 0
-        """Bytes at the end that hold no whole frame; known once the batches have been read."""
+        """Bytes of a frame at the end that runs past it; known once the batches have been read."""
         if file.read(len(MAGIC)) != MAGIC:
             raise SegmentError(
                 f"{name}: not a recording that this version reads; give it a file of a shard's --record-dir"
@@ -106,18 +115,25 @@ class SegmentReader:
     def checkpoint(self) -> Iterator[Frame]:
         """The frames of the checkpoint."""
         self._file.seek(self._start)
-        for each in self._frames():
-            if each.kind is Kind.COMPLETE:
-                return
-            if each.kind is not Kind.BATCH:
-                yield each
+        try:
+            for each in self._frames():
+                if each.kind is Kind.COMPLETE:
+                    return
+                if each.kind is not Kind.BATCH:
+                    yield each
+        except DamageError as error:
+            raise SegmentError(
+                f"{self.name}: the checkpoint is damaged at byte {error.at}: nothing in the file can be"
+                " replayed; take another segment"
+            ) from error
         raise SegmentError(
-            f"{self.name}: the checkpoint is not whole, the process ended while it was being taken; the"
-            " segment before it holds the same events"
+            f"{self.name}: the checkpoint is not whole, the file ends in the middle of it: it was cut off, or"
+            " the process ended while the checkpoint was being taken; then the segment before it holds the"
+            " same events"
         )
 
     def batches(self) -> Iterator[Batch]:
-        """The batches in order, up to the last whole one."""
+        """The batches in order, up to the last whole one; DamageError behind the last before damage."""
         self._file.seek(self._start)
         for each in self._frames():
             if each.kind is Kind.BATCH:
@@ -127,11 +143,11 @@ class SegmentReader:
                     raise SegmentError(f"{self.name}: a batch that cannot be read: {error}") from error
 
     def _read_header(self) -> Header:
-        first = next(self._frames(), None)
         try:
+            first = next(self._frames(), None)
             if first is not None and first.kind is Kind.HEADER:
                 return HEADERS.decode(first.body)
-        except DecodeError:
+        except (DamageError, DecodeError):
             pass
         raise SegmentError(f"{self.name}: the header is damaged; nothing in the file can be read")
 
@@ -142,15 +158,18 @@ class SegmentReader:
             if not head:
                 self.torn = 0
                 return
-            if len(head) == _HEAD.size:
-                length, checksum, kind = _HEAD.unpack(head)
-                # A damaged length must not ask for more than there is.
-                body = self._file.read(min(length, self._size))
-                if len(body) == length and zlib.crc32(body, kind) == checksum and kind in _KINDS:
-                    yield Frame(Kind(kind), body)
-                    continue
-            self.torn = self._size - start
-            return
+            if len(head) < _HEAD.size:
+                break
+            length, checksum, kind = _HEAD.unpack(head)
+            if kind not in _KINDS:
+                raise DamageError(self.name, start)
+            if length > self._size - self._file.tell():
+                break
+            body = self._file.read(length)
+            if zlib.crc32(body, kind) != checksum:
+                raise DamageError(self.name, start)
+            yield Frame(Kind(kind), body)
+        self.torn = self._size - start
 
 
 _KINDS: Final = frozenset(Kind)

@@ -3,6 +3,7 @@
 Inventory and demand are not here: they come back from providers and operators (P3).
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -29,9 +30,7 @@ class DataDir:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise DataDirError(
-                f"cannot use --data-dir {path}: {error.strerror}; give a folder that this user may write to"
-            ) from error
+            raise _unusable(path, error) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -50,52 +49,17 @@ class DataDir:
 
         A floor above what is on disk brings a shard back whose volume was lost.
         """
-        epoch = max(self._last_epoch() + 1, floor)
-        if epoch > LAST_EPOCH:
-            raise DataDirError(f"epoch {epoch} is beyond {LAST_EPOCH}: correct {self.path / 'epoch'}")
+        epoch = _next_epoch(self.path, floor)
         self._replace("epoch", f"{epoch}\n")
         return epoch
 
     def domains(self) -> tuple[tuple[str, str], ...]:
         """The topology domains this shard is limited to, as (key, value); none: no limit."""
-        text = self._read("domains")
-        if text is None:
-            return ()
-        try:
-            pairs = json.loads(text)
-        except ValueError:
-            pairs = None
-        if not isinstance(pairs, list) or not all(map(_is_pair, pairs)):
-            # To go on without a limit would drive machines that belong to another shard.
-            raise DataDirError(
-                f"{self.path / 'domains'} is not a JSON array of [key, value] pairs; correct it, or remove it"
-                " if this shard is to manage every machine that its providers list"
-            )
-        return tuple((key, value) for key, value in pairs)
+        return _domains(self.path)
 
     def is_paused(self) -> bool:
         """Whether somebody has put a file PAUSE here. A look costs two microseconds."""
         return os.path.exists(self._pause)
-
-    def _last_epoch(self) -> int:
-        text = self._read("epoch")
-        if text is None:
-            return 0
-        if not _EPOCH.fullmatch(text.strip()):
-            raise DataDirError(
-                f"{self.path / 'epoch'} holds {text[:64]!r} and no number; a guess could fence this shard or"
-                " fail to fence its predecessor: write the last epoch into it, or remove it and give"
-                " --epoch-floor a number above the last one"
-            )
-        return int(text)
-
-    def _read(self, name: str) -> str | None:
-        try:
-            return (self.path / name).read_bytes().decode(errors="replace")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise DataDirError(f"cannot read {self.path / name}: {error.strerror}") from error
 
     def _replace(self, name: str, text: str) -> None:
         """A reader, also after a crash at any point, finds the old content or the new one."""
@@ -116,6 +80,73 @@ class DataDir:
                 os.close(folder)
         except OSError as error:
             raise DataDirError(f"cannot write {self.path / name}: {error.strerror}") from error
+
+
+def check_data_dir(path: Path, floor: int) -> None:
+    """Refuse what a start would refuse, and change nothing. Whether the folder is in use is not asked: a
+    configuration may be checked beside the shard that has it."""
+    there = path
+    while not os.path.lexists(there):
+        there = there.parent
+    if not there.is_dir():
+        raise _unusable(path, OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+    lock = path / "LOCK"
+    if not os.access(there, os.W_OK | os.X_OK) or (lock.exists() and not os.access(lock, os.R_OK | os.W_OK)):
+        raise _unusable(path, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    _next_epoch(path, floor)
+    _domains(path)
+
+
+def _unusable(path: Path, error: OSError) -> DataDirError:
+    return DataDirError(
+        f"cannot use --data-dir {path}: {error.strerror}; give a folder that this user may write to"
+    )
+
+
+def _next_epoch(folder: Path, floor: int) -> int:
+    epoch = max(_last_epoch(folder) + 1, floor)
+    if epoch > LAST_EPOCH:
+        raise DataDirError(f"epoch {epoch} is beyond {LAST_EPOCH}: correct {folder / 'epoch'}")
+    return epoch
+
+
+def _last_epoch(folder: Path) -> int:
+    text = _read(folder / "epoch")
+    if text is None:
+        return 0
+    if not _EPOCH.fullmatch(text.strip()):
+        raise DataDirError(
+            f"{folder / 'epoch'} holds {text[:64]!r} and no number; a guess could fence this shard or"
+            " fail to fence its predecessor: write the last epoch into it, or remove it and give"
+            " --epoch-floor a number above the last one"
+        )
+    return int(text)
+
+
+def _domains(folder: Path) -> tuple[tuple[str, str], ...]:
+    text = _read(folder / "domains")
+    if text is None:
+        return ()
+    try:
+        pairs = json.loads(text)
+    except (ValueError, RecursionError):
+        pairs = None
+    if not isinstance(pairs, list) or not all(map(_is_pair, pairs)):
+        # To go on without a limit would drive machines that belong to another shard.
+        raise DataDirError(
+            f"{folder / 'domains'} is not a JSON array of [key, value] pairs; correct it, or remove it"
+            " if this shard is to manage every machine that its providers list"
+        )
+    return tuple((key, value) for key, value in pairs)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataDirError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _is_pair(value: object) -> bool:

@@ -7,8 +7,10 @@ from typing import Final
 import orjson
 
 from bigfleet.shard.core.core import ShardCore
+from bigfleet_base.model import ResourceVector
 from bigfleet_base.telemetry import CONTENT_TYPE, Log
-from bigfleet_base.wire import TransportError, bound_address
+from bigfleet_base.wire import bound_address
+from bigfleet_base.wire.quantities import encode_resources
 from bigfleet_base.wire.web import Answer, Web, text
 
 FIRST_PAUSE_S: Final = 1.0
@@ -51,7 +53,7 @@ class Pages:
         while True:
             try:
                 self.port = await self._web.start(address)
-            except (OSError, TransportError) as error:
+            except Exception as error:  # whatever it is, it must not end unseen
                 self._log.error("metrics not served; trying again", addr=address, err=error, pause_s=pause)
             else:
                 self._log.info("metrics serving", addr=bound_address(address, self.port))
@@ -69,5 +71,9 @@ class Pages:
         return text(200, "ok") if ready else text(503, why)
 
     def _state(self) -> Answer:
-        body = orjson.dumps(self._core.debug_state(), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
+        state = self._core.debug_state()
+        for need in state["needs"]:
+            # As people write it; a number could be longer than JSON's readers, and ours, can take.
+            need["aggregate"] = encode_resources(ResourceVector(need["aggregate"]))
+        body = orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
         return 200, "application/json", body
