@@ -41,7 +41,8 @@ async def test_sigterm_ends_it_in_time_and_every_session_hears_why(tmp_path: Pat
         finally:
             for operator in operators:
                 await operator.close()
-        assert shard.lines("signal received, shutting down") and shard.lines("shard stopped")
+        [signalled], [stopped] = shard.lines("signal received, shutting down"), shard.lines("shard stopped")
+        assert signalled["shard_epoch"] == stopped["shard_epoch"] == 1
 
 
 async def test_sigint_ends_it_too(tmp_path: Path) -> None:

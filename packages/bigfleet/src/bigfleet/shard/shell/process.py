@@ -88,7 +88,7 @@ class ShardProcess:
             self.settings = replace(
                 options.settings, epoch=epoch, seed=secrets.token_bytes(16), domains=data.domains()
             )
-            log = self._log = logs.logger("shard", shard_id=shard_id, shard_epoch=epoch)
+            log = self.log = logs.logger("shard", shard_id=shard_id, shard_epoch=epoch)
             self.metrics = Metrics(Role.SHARD)
             self._audit = AuditLog(options.audit_log, self._audit_failed) if options.audit_log else None
             if self._audit is not None:
@@ -126,7 +126,7 @@ class ShardProcess:
 
     async def start(self) -> None:
         """Listen and begin; the first Lists may still be under way when this returns (S5)."""
-        options, settings, log = self._options, self.settings, self._log
+        options, settings, log = self._options, self.settings, self.log
         self._server, port = listen(options.listen, self._tls, insecure=options.insecure)
         add_services(self._server, self.sessions, Reads(lambda: self.core.views, log))
         self._vital.append(self._begin(self.driver.run(self.sessions, self.providers)))
@@ -179,7 +179,7 @@ class ShardProcess:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.pages.stop()
         self._files.close()
-        self._log.info(
+        self.log.info(
             "shard stopped",
             execute_workers=self.settings.concurrency,
             queue_capacity=self.settings.queue_capacity,
@@ -201,7 +201,7 @@ class ShardProcess:
         if options.record_dir is None or not options.record_max_bytes:
             return None
         return start_recording(
-            self.core, options.record_dir, options.record_max_bytes, self.metrics, self._log, clock.now()
+            self.core, options.record_dir, options.record_max_bytes, self.metrics, self.log, clock.now()
         )
 
     def _client(self, endpoint: Endpoint, fence: Fence, clock: Clock) -> ProviderClient:
@@ -211,7 +211,7 @@ class ShardProcess:
             fence,
             None if options.plain_providers else self._tls,
             self.metrics,
-            self._log,
+            self.log,
             insecure=options.insecure,
             incremental=options.incremental,
             full_interval=options.full_interval_ns,
@@ -238,17 +238,16 @@ class ShardProcess:
 
     def _audit_failed(self, path: str, error: OSError) -> None:
         self.metrics.counter(series.AUDIT_ERRORS).inc()
-        self._log.error("audit write failed", path=path, err=error)
+        self.log.error("audit write failed", path=path, err=error)
 
 
 async def run_shard(options: ShardOptions, logs: Logs) -> None:
     """Run until SIGTERM or SIGINT; raises ``START_ERRORS``, or whatever has brought the shard down."""
     shard = ShardProcess(options, logs)
-    log = logs.logger("shard", shard_id=options.settings.shard_id)
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
 
     def stop() -> None:
-        log.info("signal received, shutting down")
+        shard.log.info("signal received, shutting down")
         stopped.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
