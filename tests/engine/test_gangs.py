@@ -217,6 +217,20 @@ def test_domain_with_the_gangs_own_machines_is_chosen_despite_slack(lab: Lab) ->
     assert claims(result, wanted) == ["x-0", "x-1", "x-2"]
 
 
+@rule("engine.G10")
+def test_domain_with_machines_of_the_gang_is_chosen_where_it_must_grow_too(lab: Lab) -> None:
+    wanted = gang("c", 3)
+    lab.have(
+        configured("x", "c", rack="X", bought_for=wanted),
+        many(4, idle, "slack", rack="X"),
+        configured("a", "c", rack="A"),
+        many(2, idle, "exact", rack="A"),
+    )
+    lab.want(wanted)
+
+    assert verdict(lab.cycle(), wanted).same_domain == "X"
+
+
 @rule("engine.G11")
 def test_gangs_do_not_swap_while_slack_moves_between_their_racks(lab: Lab) -> None:
     left, right = gang("c", 3, group="left"), gang("c", 3, group="right")

@@ -435,6 +435,21 @@ def test_first_report_of_a_cluster_concerns_all_it_has() -> None:
     assert result.mismatch is None
 
 
+def test_machine_of_a_need_that_never_was_is_found_by_one_that_comes_later() -> None:
+    engine = _engine(configured("m", "c"), (configured(f"x-{i}", "d", type=f"t{i}") for i in range(9)))
+    rows = [need("c", 1, types("std"), priority=priority) for priority in range(9, 4, -1)]
+    engine.needs.apply_rollup("c", rows, START)
+    engine.run(CycleInputs(now=START))
+    engine.inventory.insert(configured("n", "c", type="new", bought_for=need("c", 7)), START)
+    engine.run(CycleInputs(now=START))
+
+    engine.needs.apply_rollup("c", [*rows, need("c", 1, types("new"))], START)
+    result = engine.run(CycleInputs(now=START))
+
+    assert result.mismatch is None
+    assert result.decided == []
+
+
 def test_label_key_asked_for_the_first_time_makes_the_plan_anew() -> None:
     engine = _engine(configured(f"m-{i}", "c", type=f"t{i}", rack="A") for i in range(9))
     rows = [need("c", 1, priority=priority) for priority in range(9)]
