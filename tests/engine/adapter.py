@@ -1,6 +1,6 @@
 """The engine behind the judge interface: its values translated into those of the oracle."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -33,6 +33,16 @@ WIRE = {
     UnmetReason.INSUFFICIENT_SUPPLY: UnmetReason.PRIORITY_STARVED,
     UnmetReason.SPREAD_UNSATISFIABLE: UnmetReason.TOPOLOGY_UNSATISFIABLE,
 }
+
+
+def finish(work: Generator[str, None, EngineResult]) -> EngineResult:
+    """Run a cycle that is under way to its end."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as finished:
+            result: EngineResult = finished.value
+            return result
 
 
 class PersistentEngine(Engine):
@@ -144,11 +154,7 @@ class EngineJudge:
                 ),
                 self._slice_rows,
             )
-            while True:
-                try:
-                    next(work)
-                except StopIteration as finished:
-                    return self._plain(machines, finished.value)
+            return self._plain(machines, finish(work))
         finally:
             for machine_id in held:
                 if machine_id in self.engine.inventory:

@@ -18,7 +18,7 @@ from bigfleet.engine.stock import Row
 from bigfleet.engine.verdicts import Verdict
 from bigfleet_base.model import Machine
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
-from tests.engine.adapter import EngineJudge, PersistentEngine
+from tests.engine.adapter import EngineJudge, PersistentEngine, finish
 from tests.engine.dsl import SPOT, configured, creating, draining, gang, idle, many, need, types, units
 from tests.engine.fleets import generate, play
 from tests.engine.lab import START, Lab, claims, targets, verdict
@@ -502,21 +502,12 @@ def test_who_is_in_a_hurry_has_a_plan_compared_in_the_next_cycle_instead_but_not
             while "phase3" not in next(in_slices):
                 pass
             engine.hurried = True
-            result = _end(in_slices)
+            result = finish(in_slices)
             engine.hurried = False
         else:
             result = engine.run(CycleInputs(now=START))
         mismatches.append(result.mismatch)
     assert [each is None for each in mismatches] == [True, True, True, False]
-
-
-def _end(work: Generator[str, None, CycleResult]) -> CycleResult:
-    while True:
-        try:
-            next(work)
-        except StopIteration as finished:
-            result: CycleResult = finished.value
-            return result
 
 
 @pytest.mark.parametrize("slices", [1, 2, 3, 4])

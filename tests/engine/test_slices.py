@@ -6,7 +6,7 @@ hearing of everything afterwards, says what is right.
 """
 
 import random
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -24,7 +24,7 @@ from bigfleet.engine.rails import Rails
 from bigfleet.engine.records import Entry
 from bigfleet_base.model import CapacityType, HostRef, Machine, MachineState, Need, Preemptor, transition
 from bigfleet_base.model.lifecycle import EDGES, Edge
-from tests.engine.adapter import EngineJudge
+from tests.engine.adapter import EngineJudge, finish
 from tests.engine.dsl import configured, idle, many, need
 from tests.engine.fleets import CLUSTERS, START, generate, need_of, play
 from tests.oracle.results import SECOND
@@ -102,7 +102,7 @@ def test_a_change_is_seen_at_once_and_decided_on_in_the_next_cycle() -> None:
     next(work)
     engine.inventory.apply(broken, NOW)
     assert engine.inventory.entry("a").machine is broken
-    result = _finish(work)
+    result = finish(work)
 
     assert [a.machine_id for a in result.decided] == ["a"]
     assert (result.passed.actions, result.passed.stale) == ([], 1)
@@ -117,7 +117,7 @@ def test_a_rollup_between_slices_is_demand_of_the_next_cycle() -> None:
     next(work)
     engine.needs.apply_rollup("c", [], NOW)
     engine.needs.apply_rollup("late", [], NOW)
-    result = _finish(work)
+    result = finish(work)
 
     assert result.decided == [] and len(result.verdicts) == 1
     later = engine.run(CycleInputs(now=NOW))
@@ -137,7 +137,7 @@ def test_an_executor_may_learn_between_slices_that_a_provider_has_no_delete() ->
     next(work)
     engine.inventory.apply(back, NOW)
     engine.inventory.mark_not_deletable("", CapacityType.SPOT)
-    result = _finish(work)
+    result = finish(work)
 
     assert [a.machine_id for a in result.decided] == ["a"]
     assert engine.run(hour_later).decided == []
@@ -163,7 +163,7 @@ def test_a_second_cycle_cannot_begin_while_one_runs() -> None:
 
     with pytest.raises(AssertionError, match="running"):
         engine.run(CycleInputs(now=NOW))
-    _finish(first)
+    finish(first)
 
 
 def _engine(*machines: Machine | list[Machine]) -> Engine:
@@ -172,15 +172,6 @@ def _engine(*machines: Machine | list[Machine]) -> Engine:
         for machine in item if isinstance(item, list) else [item]:
             engine.inventory.insert(machine, NOW)
     return engine
-
-
-def _finish(work: Generator[str, None, CycleResult]) -> CycleResult:
-    while True:
-        try:
-            next(work)
-        except StopIteration as finished:
-            result: CycleResult = finished.value
-            return result
 
 
 def _abandoned(seeds: range) -> Iterator[tuple[int, Engine, Engine]]:

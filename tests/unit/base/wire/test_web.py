@@ -76,11 +76,11 @@ async def test_of_connections_without_a_request_the_oldest_goes_first(port: int)
 
 async def test_a_page_that_nobody_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_module, "_DEADLINE_S", 0.2)
-    transports: list[asyncio.Transport] = []
+    transports: list[asyncio.WriteTransport] = []
 
     class Watched(Web):
         async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            transports.append(writer.transport)  # type: ignore[arg-type]  # it is one that writes
+            transports.append(writer.transport)
             await super()._connected(reader, writer)
 
     web = Watched({"/large": lambda: text(200, "x" * 50_000_000)})
