@@ -76,6 +76,21 @@ def test_random_fleets_are_decided_by_changes_as_by_everything(full_size: bool) 
 # whom a change of demand concerns
 
 
+@rule("engine.G6", "engine.I15")
+def test_machine_of_a_gang_that_joins_others_is_theirs(lab: Lab) -> None:
+    small, large = gang("c", 1, group="g1"), gang("c", 3, group="g2")
+    lab.have(
+        configured("of-g2", "c", rack="r", price=1, bought_for=large),
+        configured("of-g1", "c", rack="r", price=2, bought_for=small),
+        configured("nobodys", "c", rack="r", price=3),
+    )
+    lab.want(small, large)
+    lab.cycle()
+    lab.want(small, gang("c", 1, group="g2"))
+
+    assert targets(lab.cycle()) == ["nobodys"]
+
+
 @rule("engine.G8", "engine.I15")
 def test_gang_in_one_of_two_domains_minds_what_an_earlier_one_is_promised(lab: Lab) -> None:
     held, earlier = gang("c", 2), gang("d", 2, priority=2000)

@@ -59,6 +59,13 @@ class ResourceVector(Mapping[str, int]):
                 total[name] = total.get(name, 0) + amount
         return ResourceVector(total)
 
+    @staticmethod
+    def common(vectors: "Iterable[ResourceVector]") -> "ResourceVector":
+        """What each of them has at least, above zero."""
+        first, *others = (vector._amounts for vector in vectors)
+        least = {name: min([amount, *(o.get(name, 0) for o in others)]) for name, amount in first.items()}
+        return ResourceVector({name: amount for name, amount in least.items() if amount > 0})
+
     def __sub__(self, other: "ResourceVector") -> "ResourceVector":
         """What is left, never below zero; resources that only ``other`` names vanish."""
         return self.less(other, 1)
@@ -86,6 +93,20 @@ class ResourceVector(Mapping[str, int]):
             if size > 0 and amount > 0 and (count := -(-amount // size)) > most:
                 most = count
         return most
+
+    def takes_all(self, total: "ResourceVector", least: "ResourceVector") -> bool:
+        """Whether this much wants every one of some pieces, in whatever order they come: they are ``total``
+        together, each has at least ``least``, and without the last one something is still missing."""
+        have, each = total._amounts, least._amounts
+        for name, amount in self._amounts.items():
+            size = each.get(name)
+            if size is not None and amount > have.get(name, 0) - size:
+                return True
+        return False
+
+    def is_within(self, other: "ResourceVector") -> bool:
+        """Whether it names nothing that the other does not."""
+        return self._amounts.keys() <= other._amounts.keys()
 
     def maximum(self, other: "ResourceVector") -> "ResourceVector":
         """The larger amount of each resource."""

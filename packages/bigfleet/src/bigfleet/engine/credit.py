@@ -7,6 +7,7 @@ looked at again is looked at in its turn, and only later ones can be touched by 
 over a queue ordered by rank is enough, and a walk over all Needs comes to the same claims.
 """
 
+import bisect
 import heapq
 import itertools
 from collections import defaultdict
@@ -17,7 +18,7 @@ from bigfleet.engine.cells import Cell, Cells
 from bigfleet.engine.domains import Gangs, same_key
 from bigfleet.engine.inventory import Identity
 from bigfleet.engine.pace import pieces
-from bigfleet.engine.stock import Claim, Groups, Menu, Rank, Reach, Row, Stock, choose
+from bigfleet.engine.stock import Claim, Groups, Menu, Rank, Reach, Row, Stock, Tie, choose
 from bigfleet.engine.supply import Supply
 from bigfleet.engine.victims import VictimOrder
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
@@ -41,7 +42,7 @@ class Credit:
         self.loose: dict[Stock, None] = {}
         """Configured machines that nobody claims are in these."""
         self.looked_at: list[Row] = []
-        """Whom the last walk came to."""
+        """Whom the last walk came to, those apart who hold as much of everything as before."""
         self._rows: defaultdict[str, dict[Row, None]] = defaultdict(dict)
         self._by_type: defaultdict[tuple[str, str], dict[Row, None]] = defaultdict(dict)
         """By cluster and the instance types that can suit."""
@@ -62,6 +63,10 @@ class Credit:
         """What the Need whose turn it is held before, and has not claimed again yet."""
         self._moved: list[Stock] = []
         """Where its claims do not end as they did."""
+        self._differs = False
+        """Whether it holds more or less of something than before."""
+        self._work = 0
+        """How many stocks it has looked into."""
         self._gangs = Gangs(supply)
         self._fresh = True
         """Whether the first walk is still to be finished: everybody is in the queue."""
@@ -82,27 +87,35 @@ class Credit:
 
     # What changed
 
-    def exchange(self, gone: Iterable[Row], come: Collection[Row]) -> Generator[int, None, None]:
+    def exchange(self, gone: Collection[Row], come: Collection[Row]) -> Generator[int, None, None]:
         """Needs go, others come."""
         renamed: dict[tuple[str, Identity], None] = {}
+        places = {row.demand.place: row for row in come}
+        heirs: dict[Row, Row] = {}
+        for row in gone:
+            heir = places.get(row.demand.place)
+            if heir is not None and heir.rank == row.rank:
+                heirs[row] = heir
+        legators = {heir: row for row, heir in heirs.items()}
         # New names first: one that only passes from Need to Need was never nobody's.
         for row in come:
             cluster = row.demand.need.cluster_id
+            legator = legators.get(row)
+            known = legator.demand.identities if legator is not None else ()
             self._rows[cluster][row] = None
             for name in row.fit.instance_types or (_ANY,):
                 self._by_type[cluster, name][row] = None
             for identity in row.demand.identities:
                 self._named[cluster, identity][row] = None
-                if self.supply.enter(cluster, identity):
+                if identity not in known and self.supply.enter(cluster, identity):
                     renamed[cluster, identity] = None
             self._look_at(row)
             yield 1
-        heirs = {row.demand.place: row for row in come}
         for row in gone:
-            heir = heirs.get(row.demand.place)
-            if heir is not None and heir.rank == row.rank:
+            heir = heirs.get(row)
+            if heir is not None:
                 self._unfile(row, row.reach)
-                heir.inherit(row)
+                heir.inherit(row, menus=self._may_claim_the_same(heir, row))
             else:
                 self._withdraw(row)
                 for claim in row.held:
@@ -110,12 +123,13 @@ class Credit:
                 for stock in row.promises:
                     self._offered(stock.cell, row.rank)
             cluster = row.demand.need.cluster_id
+            kept = heir.demand.identities if heir is not None else ()
             _discard(self._rows, cluster, row)
             for name in row.fit.instance_types or (_ANY,):
                 _discard(self._by_type, (cluster, name), row)
             for identity in row.demand.identities:
                 _discard(self._named, (cluster, identity), row)
-                if self.supply.leave(cluster, identity):
+                if identity not in kept and self.supply.leave(cluster, identity):
                     renamed[cluster, identity] = None
             self.short.pop(row, None)
             self._queued.discard(row)
@@ -123,6 +137,16 @@ class Credit:
             yield 1
         for cluster, identity in renamed:
             self._renamed(cluster, identity)
+
+    def _may_claim_the_same(self, heir: Row, row: Row) -> bool:
+        """Whether the menus of one are those of the other: a name that only one of them has makes a difference
+        if bound machines have it too."""
+        inventory, cluster = self.supply.inventory, row.demand.need.cluster_id
+        return heir.fit is row.fit and not any(
+            name in inventory.owned(cluster, state)
+            for name in heir.demand.identities ^ row.demand.identities
+            for state in BOUND
+        )
 
     def hear(self, reported: frozenset[str]) -> Generator[int, None, None]:
         """Clusters have told their demand: what is meant for those that had not may be nobody's now."""
@@ -173,7 +197,9 @@ class Credit:
         if not cell.ids:
             for row in self._suited(cell):
                 for menus in (row.usual, row.foreign):
-                    if state in menus:
+                    tie = menus[state].tie(stock) if state in menus else None
+                    # Whoever took of it takes it off in its turn, with what it has of it.
+                    if tie is not None and tie.wanted is None:
                         menus[state].discard(stock)
         elif not stock.is_listed:
             stock.is_listed = True
@@ -182,7 +208,10 @@ class Credit:
                 is_foreign = is_somebodys and identity not in row.demand.identities
                 menu = (row.foreign if is_foreign else row.usual).get(state)
                 if menu is not None and row.fit.suits(cell.machine_class):
-                    menu.add(stock)
+                    tie = menu.add(stock)
+                    if tie is not None and tie.wanted is not None:
+                        stock.readers.add(row)
+                        self._look_at(row, stock)
 
     def _suited(self, cell: Cell) -> Iterator[Row]:
         """The Needs of a cluster that a machine it has may suit."""
@@ -200,8 +229,7 @@ class Credit:
             if row in self._queued:
                 self._queued.discard(row)
                 self._credit(row)
-                self.looked_at.append(row)
-                yield 1 + (len(row.held) + len(row.visited)) // _A_ROW
+                yield 1 + self._work // _A_ROW
         for piece in pieces(self._unsettled):
             yield 1
             for stock in piece:
@@ -224,8 +252,7 @@ class Credit:
                 classes = {cell.machine_class for cell in cells.values()}
                 for row in self._rows.get(cluster, ()):
                     if any(map(row.fit.suits, classes)):
-                        row.usual.pop(state, None)
-                        row.foreign.pop(state, None)
+                        row.forget_menus()
                         self._look_at(row)
         affected = [
             *inventory.owned(cluster, MachineState.CREATING).get(identity, {}).values(),
@@ -244,18 +271,17 @@ class Credit:
         if self._fresh:
             # Everybody's turn is still to come.
             return
-        queued = self._queued
         for claim in stock.claims:
             row = claim.row
-            if row not in queued and (after is None or row.rank > after):
-                self._look_at(row)
+            if after is None or row.rank > after:
+                self._look_at(row, stock)
         for row in stock.readers:
-            if row not in queued and (after is None or row.rank > after):
-                self._look_at(row)
+            if after is None or row.rank > after:
+                self._look_at(row, stock)
         if cell in self.supply.ownerless:
             for row in self._far:
                 if (
-                    row not in queued
+                    row not in self._queued
                     and (after is None or row.rank > after)
                     and row.fit.suits(cell.machine_class)
                 ):
@@ -266,7 +292,7 @@ class Credit:
                 for row in self._wide.get((cell.binding.cluster, name), ()):
                     # One that had enough before it came there does not mind.
                     if (
-                        row not in queued
+                        row not in self._queued
                         and (row.stopped is None or row.stopped >= visited)
                         and (after is None or row.rank > after)
                         and row.fit.suits(cell.machine_class)
@@ -285,7 +311,10 @@ class Credit:
                 ):
                     self._look_at(row)
 
-    def _look_at(self, row: Row) -> None:
+    def _look_at(self, row: Row, stock: Stock | None = None) -> None:
+        """A Need gets another turn, because of what it finds in a stock or for some other reason."""
+        if stock is not None and row.stale is not None:
+            row.stale.add(stock)
         if row not in self._queued:
             self._queued.add(row)
             heapq.heappush(self._queue, (row.rank, next(self._numbers), row))
@@ -293,19 +322,20 @@ class Credit:
     # A Need's turn
 
     def _credit(self, row: Row) -> None:
-        promised, visited, reach = row.promises, row.visited, row.reach
-        self._claimed = {claim.stock: claim for claim in row.held}
-        row.held, row.visited, row.stopped, row.promises = [], [], None, {}
+        promised, visited, lacking, reach = row.promises, row.visited, row.lacking, row.reach
+        self._work, self._differs = 0, row.is_new or row.stale is None
+        row.promises, row.visited, row.stopped, row.is_new = {}, [], None, False
         if row.demand.need.profile.same is None:
             row.lacking, row.reach = self._plain(row)
         else:
+            self._claimed, row.holdings = row.holdings, {}
             row.lacking, row.reach = self._gangs.place(row, self)
-            for stock in promised.keys() | row.promises.keys():
-                if promised.get(stock) != row.promises.get(stock):
-                    self._offered(stock.cell, row.rank)
-        for stock, claim in self._claimed.items():
-            stock.claims.remove(claim)
-            self._moved.append(stock)
+        for stock in promised.keys() | row.promises.keys():
+            if promised.get(stock) != row.promises.get(stock):
+                self._offered(stock.cell, row.rank)
+        for claim in self._claimed.values():
+            self._give_up(claim)
+        self._claimed = {}
         if visited != row.visited:
             for stock in visited:
                 stock.readers.discard(row)
@@ -319,6 +349,8 @@ class Credit:
             self.short.pop(row, None)
         else:
             self.short[row] = None
+        if self._differs or row.lacking != lacking:
+            self.looked_at.append(row)
         for stock in self._moved:
             self._changed(stock, row.rank)
         self._moved.clear()
@@ -326,7 +358,7 @@ class Credit:
     def _withdraw(self, row: Row) -> None:
         for claim in row.held:
             claim.stock.claims.remove(claim)
-        for stock in row.visited:
+        for stock in row.reads():
             stock.readers.discard(row)
         self._unfile(row, row.reach)
 
@@ -358,12 +390,35 @@ class Credit:
     def _plain(self, row: Row) -> tuple[ResourceVector, Reach]:
         """Claim what already counts for a plain Need; what was bought for others only if it is still
         wanted."""
+        walked, row.walked = row.walked, []
+        if row.stale is None:
+            self._claimed, row.holdings = row.holdings, {}
+            row.stale = set()
+        else:
+            # What is on its way is looked for anew each time.
+            for stock in [stock for stock in row.holdings if stock.cell.state is MachineState.CREATING]:
+                self._claimed[stock] = row.holdings.pop(stock)
+        found = self._walk(row)
+        if walked != row.walked:
+            still = set(row.walked)
+            for tie in walked:
+                if tie not in still:
+                    self._leave(row, tie)
+        for stock in row.stale:
+            if not stock.cell.ids:
+                row.take_off(stock)
+        row.stale.clear()
+        return found
+
+    def _walk(self, row: Row) -> tuple[ResourceVector, Reach]:
         lacking = row.demand.need.aggregate
+        if lacking.is_zero():
+            return lacking, Reach.OWN
         for state in BOUND:
-            for group in self.usual(row, state):
-                lacking = self.take(row, group, lacking)
+            for tie in self._usual_menu(row, state).ties:
+                lacking = lacking - self._visit(row, tie, lacking)
                 if lacking.is_zero():
-                    row.stopped = (_USUAL[state], group[0].keep)
+                    row.stopped = (_USUAL[state], tie.keep)
                     return lacking, Reach.OWN
         own = self.own_creating(row)
         if own:
@@ -379,33 +434,155 @@ class Credit:
         for stock in self.supply.own_idle(row, None):
             aside = aside + stock.cell.alloc * len(stock.cell.ids)
         for state in BOUND:
-            for group in self.foreign(row, state):
-                lacking = self.take(row, group, lacking, aside)
+            for tie in self._foreign_menu(row, state).ties:
+                wanted = lacking - aside if aside else lacking
+                if not wanted.is_zero():
+                    lacking = lacking - self._visit(row, tie, wanted)
                 if lacking.is_zero():
-                    row.stopped = (_FOREIGN[state], group[0].keep)
+                    row.stopped = (_FOREIGN[state], tie.keep)
                     return lacking, Reach.CLUSTER
         return lacking, Reach.CLUSTER
+
+    def _visit(self, row: Row, tie: Tie, wanted: ResourceVector) -> ResourceVector:
+        """Claim machines that tie, as far as they add to what is wanted; returns what they are together.
+        What is as it was when the Need last came here is not touched."""
+        assert row.stale is not None
+        row.walked.append(tie)
+        if tie.wanted is None:
+            for stock in tie.stocks:
+                stock.readers.add(row)
+        else:
+            stale = [stock for stock in row.stale if stock in tie.stocks] if row.stale else []
+            if not stale and tie.wanted == wanted:
+                return tie.taken
+            if self._take_all(row, tie, wanted, stale) or self._take_on(row, tie, wanted, stale):
+                tie.wanted = wanted
+                return tie.taken
+        for stock in tie.stocks:
+            self._put_up(row, stock)
+        tie.wanted = wanted
+        tie.taken, tie.whole = self._take(row, tie.stocks, wanted)
+        tie.end = None
+        if not tie.whole and wanted.is_within(tie.least):
+            # Every one of them made progress, so that none was passed over.
+            taken = [row.holdings[stock] for stock in tie.stocks if stock in row.holdings]
+            tie.end = max(claim.stock.cell.ids[claim.end - 1] for claim in taken)
+        return tie.taken
+
+    def _take_all(self, row: Row, tie: Tie, wanted: ResourceVector, stale: list[Stock]) -> bool:
+        """If all was taken, and all of what is there now is wanted: take it. ``stale`` are the stocks in which
+        there may be more or less than before. False if it is not known to be so."""
+        if not tie.whole:
+            return False
+        taken, parts = tie.taken, []
+        for stock in stale:
+            start, end = stock.before(row.rank), len(stock.cell.ids)
+            taken = taken + stock.cell.alloc * (end - start - row.holding(stock))
+            parts.append((stock, start, end))
+        if not wanted.takes_all(taken, tie.least):
+            return False
+        tie.taken = taken
+        for stock, start, end in parts:
+            self._put_up(row, stock)
+            if start < end:
+                self._claim(row, stock, start, end)
+        return True
+
+    def _take_on(self, row: Row, tie: Tie, wanted: ResourceVector, stale: list[Stock]) -> bool:
+        """If all was taken up to some id: take up to a later one, or an earlier one, as is wanted now. False if
+        that is not known to be right, or far from there."""
+        if not (tie.whole or tie.end) or not wanted.is_within(tie.least):
+            return False
+        self._work += len(tie.stocks)
+        taken, starts, ends = tie.taken, [], []
+        for stock in tie.stocks:
+            known = row.holdings.get(stock)
+            if stock in stale or known is None:
+                ids, start = stock.cell.ids, stock.before(row.rank)
+                end = len(ids) if tie.end is None else bisect.bisect_right(ids, tie.end, start)
+                taken = taken + stock.cell.alloc * (end - start - row.holding(stock))
+            else:
+                start, end = known.start, known.end
+            starts.append(start)
+            ends.append(end)
+        numbers = range(len(starts))
+        for _ in range(_NEAR):
+            if taken.covers(wanted):
+                last = max((tie.stocks[n].cell.ids[ends[n] - 1], n) for n in numbers if starts[n] < ends[n])[
+                    1
+                ]
+                fewer = taken - tie.stocks[last].cell.alloc
+                if not fewer.covers(wanted):
+                    break
+                taken = fewer
+                ends[last] -= 1
+            else:
+                heads = [
+                    (stock.cell.ids[end], n)
+                    for n, (stock, end) in enumerate(zip(tie.stocks, ends, strict=True))
+                    if end < len(stock.cell.ids)
+                ]
+                if not heads:
+                    break
+                first = min(heads)[1]
+                taken = taken + tie.stocks[first].cell.alloc
+                ends[first] += 1
+        else:
+            return False
+        lasts = []
+        tie.taken, tie.whole = taken, True
+        for stock, start, end in zip(tie.stocks, starts, ends, strict=True):
+            known = row.holdings.get(stock)
+            if start < end:
+                lasts.append(stock.cell.ids[end - 1])
+            if end < len(stock.cell.ids):
+                tie.whole = False
+            if known is None or (known.start, known.end) != (start, end):
+                self._put_up(row, stock)
+                if start < end:
+                    self._claim(row, stock, start, end)
+        tie.end = None if tie.whole else max(lasts)
+        return True
+
+    def _put_up(self, row: Row, stock: Stock) -> None:
+        """What the Need has of a stock may be claimed again, by nobody else."""
+        known = row.holdings.pop(stock, None)
+        if known is not None:
+            self._claimed[stock] = known
+
+    def _leave(self, row: Row, tie: Tie) -> None:
+        """The Need has enough before it comes here."""
+        tie.wanted = None
+        for stock in tie.stocks:
+            stock.readers.discard(row)
+            self._put_up(row, stock)
 
     # What a Need may claim, for gangs as well
 
     def usual(self, row: Row, state: MachineState) -> Groups:
         """What its cluster has that is its own or nobody's, as far as it suits."""
-        menu = row.usual.get(state)
-        if menu is None:
-            menu = row.usual[state] = Menu(self._usual(row, state))
-        return menu.groups
+        return self._usual_menu(row, state).groups
 
     def foreign(self, row: Row, state: MachineState) -> Iterator[list[Stock]]:
         """What is left of what its cluster has that was bought for another of its Needs, as far as it
         suits."""
-        menu = row.foreign.get(state)
-        if menu is None:
-            menu = row.foreign[state] = Menu(self._foreign(row, state))
         rank = row.rank
-        for group in menu.groups:
+        for group in self._foreign_menu(row, state).groups:
             found = [stock for stock in group if stock.before(rank) < len(stock.cell.ids)]
             if found:
                 yield found
+
+    def _usual_menu(self, row: Row, state: MachineState) -> Menu:
+        menu = row.usual.get(state)
+        if menu is None:
+            menu = row.usual[state] = Menu(self._usual(row, state))
+        return menu
+
+    def _foreign_menu(self, row: Row, state: MachineState) -> Menu:
+        menu = row.foreign.get(state)
+        if menu is None:
+            menu = row.foreign[state] = Menu(self._foreign(row, state))
+        return menu
 
     def _usual(self, row: Row, state: MachineState) -> Iterator[Stock]:
         cluster = row.demand.need.cluster_id
@@ -454,21 +631,32 @@ class Credit:
         wanted = lacking - aside if aside else lacking
         if wanted.is_zero():
             return lacking
-        rank = row.rank
         if len(group) > 1:
             # Ids decide: what one of them holds is felt in all of them.
             row.visited += group
-        elif group[0].before(rank) == len(group[0].cell.ids):
+        elif group[0].before(row.rank) == len(group[0].cell.ids):
             row.visited.append(group[0])
             return lacking
-        alloc, total = EMPTY, 0
-        for stock, start, count in choose(group, wanted, [stock.before(rank) for stock in group]):
+        taken, _ = self._take(row, group, wanted)
+        return lacking - taken
+
+    def _take(self, row: Row, group: list[Stock], wanted: ResourceVector) -> tuple[ResourceVector, bool]:
+        """Claim machines of stocks whose order ids decide; returns what they are together, and whether they
+        are all there were."""
+        self._work += len(group)
+        rank = row.rank
+        used = [stock.before(rank) for stock in group]
+        taken, alloc, total, left = EMPTY, EMPTY, 0, -sum(used)
+        for stock in group:
+            left += len(stock.cell.ids)
+        for stock, start, count in choose(group, wanted, used):
             self._claim(row, stock, start, start + count)
             if stock.cell.alloc is not alloc:
-                lacking = lacking.less(alloc, total)
+                taken = taken + alloc * total
                 alloc, total = stock.cell.alloc, 0
             total += count
-        return lacking.less(alloc, total)
+            left -= count
+        return taken + alloc * total, not left
 
     def _claim(self, row: Row, stock: Stock, start: int, end: int) -> None:
         claim = self._claimed.pop(stock, None)
@@ -476,11 +664,19 @@ class Credit:
             claim = Claim(stock, start, end, row)
             stock.add(claim)
             self._moved.append(stock)
+            self._differs = True
         else:
             if claim.end != end:
                 self._moved.append(stock)
+            if claim.end - claim.start != end - start:
+                self._differs = True
             claim.start, claim.end = start, end
-        row.held.append(claim)
+        row.holdings[stock] = claim
+
+    def _give_up(self, claim: Claim) -> None:
+        claim.stock.claims.remove(claim)
+        self._moved.append(claim.stock)
+        self._differs = True
 
     def _of_nobody(
         self, cluster: str, state: MachineState, present: Collection[Identity]
@@ -492,6 +688,8 @@ class Credit:
         return known
 
 
+_NEAR: Final = 16
+"""So many machines more or fewer are found sooner one by one."""
 _A_ROW: Final = 4
 """Looking into so many stocks takes as long as a row."""
 _Place = TypeVar("_Place")

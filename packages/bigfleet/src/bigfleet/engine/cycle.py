@@ -92,7 +92,7 @@ class Holders:
         return {
             machine_id: index
             for index, row in enumerate(self._rows)
-            for claim in row.claims
+            for claim in row.in_turn()
             for machine_id in claim.ids
         }
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from bigfleet.engine.cells import Cell
 from bigfleet.engine.matching import Fit
 from bigfleet.engine.normalise import Demand
-from bigfleet_base.model import MachineState, ResourceVector
+from bigfleet_base.model import EMPTY, MachineState, ResourceVector
 
 Rank = tuple[int, int, int, int, str, int]
 """When a Need's turn comes: precedence (engine.md §10.6), then the order Needs are served in."""
@@ -106,34 +106,83 @@ Groups = list[list[Stock]]
 """Stocks that tie, the first to be kept first; inside a group ids decide."""
 
 
+class Tie:
+    """Stocks on a menu that tie, and what the Need took of them when it last came to them."""
+
+    __slots__ = ("_least", "end", "keep", "stocks", "taken", "wanted", "whole")
+
+    def __init__(self, keep: tuple[float, float], stocks: list[Stock]) -> None:
+        self.keep = keep
+        """What they tie in."""
+        self.stocks = stocks
+        self.wanted: ResourceVector | None = None
+        """What it wanted then; None if it did not come so far."""
+        self.taken = EMPTY
+        """What it took."""
+        self.whole = False
+        """Whether that was all there was."""
+        self.end: str | None = None
+        """If not: the last id it took, where it took all that come before it."""
+        self._least: ResourceVector | None = None
+
+    def add(self, stock: Stock) -> None:
+        """One more."""
+        self.stocks.append(stock)
+        self._least = None
+
+    @property
+    def least(self) -> ResourceVector:
+        """What any machine of them has at least."""
+        if self._least is None:
+            allocs = [stock.cell.alloc for stock in self.stocks]
+            first = allocs[0]
+            alike = all(alloc is first for alloc in allocs)
+            self._least = first if alike else ResourceVector.common(allocs)
+        return self._least
+
+
 class Menu:
     """The bound machines a Need may claim, in the order they are kept (``Stock.keep``)."""
 
-    __slots__ = ("_keys", "groups")
+    __slots__ = ("_keys", "ties")
 
     def __init__(self, stocks: Iterable[Stock]) -> None:
         found: dict[tuple[float, float], list[Stock]] = {}
         for stock in stocks:
             found.setdefault(stock.keep, []).append(stock)
         self._keys = sorted(found)
-        self.groups: Groups = [found[key] for key in self._keys]
+        self.ties = [Tie(key, found[key]) for key in self._keys]
 
-    def add(self, stock: Stock) -> None:
-        """Put it where it belongs, unless it is there."""
+    @property
+    def groups(self) -> Groups:
+        """The same without what is remembered."""
+        return [tie.stocks for tie in self.ties]
+
+    def add(self, stock: Stock) -> Tie | None:
+        """Put it where it belongs; None if it is there."""
         place = bisect.bisect_left(self._keys, stock.keep)
         if place == len(self._keys) or self._keys[place] != stock.keep:
             self._keys.insert(place, stock.keep)
-            self.groups.insert(place, [stock])
-        elif stock not in self.groups[place]:
-            self.groups[place].append(stock)
+            self.ties.insert(place, Tie(stock.keep, []))
+        tie = self.ties[place]
+        if stock in tie.stocks:
+            return None
+        tie.add(stock)
+        return tie
+
+    def tie(self, stock: Stock) -> Tie | None:
+        """Where it is, if it is there."""
+        place = bisect.bisect_left(self._keys, stock.keep)
+        if place < len(self._keys) and self._keys[place] == stock.keep and stock in self.ties[place].stocks:
+            return self.ties[place]
+        return None
 
     def discard(self, stock: Stock) -> None:
-        """Take it off, if it is there."""
+        """Take it off."""
         place = bisect.bisect_left(self._keys, stock.keep)
-        if place < len(self._keys) and self._keys[place] == stock.keep and stock in self.groups[place]:
-            self.groups[place].remove(stock)
-            if not self.groups[place]:
-                del self._keys[place], self.groups[place]
+        self.ties[place].stocks.remove(stock)
+        if not self.ties[place].stocks:
+            del self._keys[place], self.ties[place]
 
 
 class Reach(IntEnum):
@@ -165,8 +214,8 @@ class Row:
     """What is left to acquire after what it holds already."""
     remaining: ResourceVector
     """What it lacks in the end."""
-    held: list[Claim] = field(default_factory=list)
-    """What counts for it without being bought."""
+    holdings: dict[Stock, Claim] = field(default_factory=dict)
+    """What counts for it without being bought, by where it is."""
     bought: list[list[Claim]] = field(default_factory=list)
     """What this cycle acquires, lot by lot in the order it was chosen; inside a lot ids decide."""
     promises: dict[Stock, int] = field(default_factory=dict)
@@ -177,7 +226,13 @@ class Row:
     """The same of what was bought for others."""
     reach: Reach = Reach.OWN
     visited: list[Stock] = field(default_factory=list)
-    """Where it is among the readers."""
+    """Where it is among the readers, what stands on its menus apart."""
+    walked: list[Tie] = field(default_factory=list)
+    """Of a plain Need: how far it came on its menus, and there it is among the readers."""
+    is_new: bool = True
+    """Whether its first turn is still to come."""
+    stale: set[Stock] | None = None
+    """Of a plain Need: where it may find something else than when it last came there; None: everywhere."""
     stopped: tuple[int, tuple[float, float]] | None = None
     """Where it had enough, if that was among what its cluster has."""
     domain: str | None = None
@@ -204,28 +259,78 @@ class Row:
         return self.demand.need.acquisition_parked or self.demand.need.held_back
 
     @property
-    def claims(self) -> Iterator[Claim]:
-        """All of its machines."""
-        yield from self.held
+    def held(self) -> Collection[Claim]:
+        """What counts for it without being bought."""
+        return self.holdings.values()
+
+    def in_turn(self) -> Iterator[Claim]:
+        """All of its machines in the order it came to them, those of one stock together."""
+        usual = {tie for menu in self.usual.values() for tie in menu.ties}
+        places = {
+            stock: (tie not in usual, number)
+            for number, tie in enumerate(self.walked, start=1)
+            for stock in tie.stocks
+        }
+
+        def place(claim: Claim) -> tuple[bool, int, list[str]]:
+            found = places.get(claim.stock)
+            # What is on its way comes between what is usual and what was bought for others.
+            return (True, 0, []) if found is None else (*found, claim.ids[:1])
+
+        yield from sorted(self.held, key=place)
         for lot in self.bought:
             yield from lot
 
-    def inherit(self, row: "Row") -> None:
-        """Take over what another one of the same rank came to hold."""
-        self.held, self.visited, self.promises = row.held, row.visited, row.promises
-        for claim in self.held:
+    @property
+    def claims(self) -> Iterator[Claim]:
+        """All of its machines."""
+        yield from self.holdings.values()
+        for lot in self.bought:
+            yield from lot
+
+    def holding(self, stock: Stock) -> int:
+        """How many machines of a stock it has without buying them."""
+        known = self.holdings.get(stock)
+        return 0 if known is None else known.end - known.start
+
+    def inherit(self, row: "Row", *, menus: bool) -> None:
+        """Take over what another one of the same rank came to hold, and its menus if they are the same."""
+        self.holdings, self.visited, self.promises = row.holdings, row.visited, row.promises
+        for claim in self.holdings.values():
             claim.row = self
-        for stock in self.visited:
+        for stock in row.reads():
             stock.readers.discard(row)
-            stock.readers.add(self)
-        if self.fit is row.fit and self.demand.identities == row.demand.identities:
+        if menus:
             self.usual, self.foreign = row.usual, row.foreign
+            self.walked, self.stale = row.walked, row.stale
+        for stock in self.reads():
+            stock.readers.add(self)
+
+    def reads(self) -> Iterator[Stock]:
+        """Where it is among the readers."""
+        yield from self.visited
+        for tie in self.walked:
+            yield from tie.stocks
+
+    def take_off(self, stock: Stock) -> None:
+        """Machines that are gone are on no menu."""
+        for menus in (self.usual, self.foreign):
+            menu = menus.get(stock.cell.state)
+            if menu is not None and menu.tie(stock) is not None:
+                menu.discard(stock)
+
+    def forget_menus(self) -> None:
+        """What it may claim is no longer what it was."""
+        for tie in self.walked:
+            for stock in tie.stocks:
+                stock.readers.discard(self)
+        self.usual, self.foreign, self.walked, self.stale = {}, {}, [], None
 
     def let_go(self) -> None:
         """Forget all machines, so that what is gone is gone at once: rows, claims and stocks refer to each
         other, and a process that lives long hardly ever looks for garbage among what is old."""
-        self.held, self.bought, self.visited, self.promises = [], [], [], {}
-        self.usual, self.foreign = {}, {}
+        self.holdings, self.bought, self.visited, self.promises = {}, [], [], {}
+        self.usual, self.foreign, self.walked, self.stale = {}, {}, [], None
 
     def buy(self, parts: "list[Part]") -> None:
         """Acquire the next machines of some stocks that tie."""

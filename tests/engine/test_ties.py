@@ -1,0 +1,131 @@
+"""Machines that tie in everything but their ids: a Need that takes more or fewer of them than a cycle before
+takes those that a Need which had never been there would take."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from bigfleet.engine.cycle import CycleInputs, Engine
+from bigfleet.engine.stock import Row
+from bigfleet_base.model import Machine, MachineState, Need, ResourceVector, transition
+from tests.engine.adapter import EngineJudge
+from tests.engine.dsl import configured, many, need, types, units, vector
+from tests.engine.judge import Judge, OracleJudge
+from tests.engine.lab import START
+from tests.oracle.results import SECOND, CycleInput, Options
+from tests.support.rules import rule
+
+_SIZES = (vector(cpu=1, memory="4Gi"), vector(cpu=2, memory="8Gi"), vector(cpu=3), vector(cpu=2, gpu=1))
+
+
+@rule("engine.I1", "engine.I15")
+@pytest.mark.timeout(1800)
+def test_needs_that_compete_for_ties_hold_what_the_oracle_gives_them(full_size: bool) -> None:
+    for seed in range(4000 if full_size else 60):
+        rng = random.Random(seed)
+        judges: tuple[Judge, Judge] = (EngineJudge(), OracleJudge())
+        # Half of the histories have machines of one size, as most clusters do.
+        sizes = _SIZES[: rng.choice((1, 2, len(_SIZES)))]
+        for number, change in enumerate(_history(rng, sizes)):
+            ours, theirs = (change(judge, START + number * 10 * SECOND) for judge in judges)
+            assert ours == theirs, f"seed {seed}, cycle {number}"
+
+
+def _history(rng: random.Random, sizes: tuple[ResourceVector, ...]) -> "Iterator[_Change]":
+    """A cluster with three Needs whose demand moves, and forty machines that break and are repaired."""
+    rows = [
+        need("c", _amount(rng), types("a", "b"), priority=2000),
+        need("c", _amount(rng), types("b", "d"), priority=1000),
+        need("c", _amount(rng), priority=100),
+    ]
+    machines = {
+        f"m{number:02}": configured(
+            f"m{number:02}",
+            "c",
+            type=rng.choice("abd"),
+            zone=rng.choice("xyz"),
+            size=rng.choice(sizes),
+            price=rng.choice((0, 0, 0, 1)),
+            bought_for=rng.choice((*rows, None)),
+        )
+        for number in range(40)
+    }
+    yield _Change(rows, list(machines.values()))
+    for _ in range(12):
+        changed = []
+        for machine_id in rng.sample(sorted(machines), rng.choice((0, 1, 1, 4))):
+            machine = machines[machine_id]
+            if machine.state is MachineState.CONFIGURED:
+                after = transition(machine, MachineState.FAILED, last_error="host lost")
+            elif machine.state is MachineState.FAILED:
+                after = transition(machine, MachineState.IDLE)
+            else:
+                after = transition(machine, MachineState.CONFIGURING, cluster="c")
+            machines[machine_id] = after
+            changed.append(after)
+        for number in rng.sample(range(3), rng.choice((0, 1, 1, 2))):
+            rows[number] = replace(rows[number], aggregate=_amount(rng))
+        yield _Change(rows, changed)
+
+
+def _amount(rng: random.Random) -> ResourceVector:
+    return ResourceVector({name: amount * rng.randint(0, 30) for name, amount in rng.choice(_SIZES).items()})
+
+
+class _Change:
+    """What happens before a cycle; called with a judge it makes it happen there, and says who holds what."""
+
+    def __init__(self, rows: list[Need], machines: list[Machine]) -> None:
+        self._rows = list(rows)
+        self._machines = machines
+
+    def __call__(self, judge: Judge, now: int) -> object:
+        known = judge.machines()
+        for machine in self._machines:
+            if machine.id in known:
+                judge.apply(machine, now)
+            else:
+                judge.insert(machine, now)
+        judge.rollup("c", self._rows, now)
+        result = judge.cycle(CycleInput(now=now), Options())
+        return [sorted(n.claims) for n in result.phase1.needs], result.decided, result.verdicts
+
+
+@rule("engine.I15")
+def test_what_is_gone_is_on_no_menu() -> None:
+    engine = Engine()
+    rows = [need("c", 6, priority=2000), need("c", 2, priority=1000)]
+    for machine in many(8, configured, "m", "c", bought_for=rows[0]):
+        engine.inventory.insert(machine, START)
+    engine.needs.apply_rollup("c", rows, START)
+    for number in range(1, 30):
+        # The price of a type moves: its machines leave one cell for another.
+        price = float(number % 7)
+        for machine_id in sorted(engine.inventory):
+            moved = replace(engine.inventory.entry(machine_id).machine, price_per_hour=price)
+            engine.inventory.apply(moved, START)
+        engine.run(CycleInputs(now=START + number))
+
+        for row in _rows(engine):
+            menus = [*row.usual.values(), *row.foreign.values()]
+            assert [
+                s.cell.ids for menu in menus for group in menu.groups for s in group if not s.cell.ids
+            ] == []
+            assert sum(len(menu.groups) for menu in menus) <= 1
+            assert {stock for stock in row.reads() if row not in stock.readers} == set()
+
+
+def _rows(engine: Engine) -> list[Row]:
+    assert engine._plan is not None
+    return engine._plan.rows
+
+
+def test_amounts_say_whether_every_piece_is_wanted() -> None:
+    want = units(10)
+
+    assert want.takes_all(units(12), least=units(3)), "without the last of three, nine are there"
+    assert not want.takes_all(units(13), least=units(3)), "the last one may come when ten are there"
+    assert not want.takes_all(vector(gpu=1), least=vector(gpu=1)), "nobody wants one"
+    assert not units(0).takes_all(units(1), least=units(1))
