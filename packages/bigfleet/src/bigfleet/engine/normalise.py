@@ -6,6 +6,7 @@ is what keeps 2,400 gangs of a tenth of a machine from asking for 2,400 machines
 
 from collections.abc import Collection, Generator, Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from bigfleet.engine.cells import Cell
 from bigfleet.engine.inventory import Identity, Inventory
@@ -26,8 +27,7 @@ GangClass = tuple[str, str, ResourceVector]
 """Gangs that fold together or not at all: (cluster, fingerprint, aggregate)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """One Need as the phases see it."""
 
     need: Need

@@ -114,7 +114,7 @@ class Stamps:
         if before is not None and before.need.acquisition_parked == parked and before.need.held_back == held:
             return
         if held or parked:
-            demand = replace(demand, need=replace(need, acquisition_parked=parked, held_back=held))
+            demand = demand._replace(need=replace(need, acquisition_parked=parked, held_back=held))
         if before is not None:
             stamped.gone[place] = None
         stamped.come[place] = self._shown[place] = demand
