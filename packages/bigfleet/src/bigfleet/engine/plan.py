@@ -75,9 +75,12 @@ class _Found:
     options: Options
     blocked: frozenset[tuple[str, str]]
     unmet: list[Row]
+    gangs: list[Row]
+    """Those of them that are gangs."""
     acquisitions: list[Action]
     phase2: Phase2
     deficits: Deficits
+    helped: set[GangKey]
     reclaims: list[Action]
     indexes: list[int] | None = None
     """Where the unmet stand among the rows, once somebody has looked."""
@@ -144,12 +147,11 @@ class Plan:
                 yield 1
             found = yield from self._work_out(told)
         yield "phase3"
-        parked = yield from memory.parking.aged(found.unmet, self.supply, told.tick)
+        parked = yield from memory.parking.aged(found.gangs, self.supply, told.tick)
         if found is not before or self._deletes or told.now >= self._next_delete:
             self._deletes, self._next_delete = yield from releases(self.supply, told.options, told.now)
         yield "emit"
         ages = yield from aged(memory.ages, found.unmet, told.tick)
-        resolutions = found.phase2.resolutions
         if found is before:
             yield from self._grow_older(found, ages, parked)
         else:
@@ -163,7 +165,7 @@ class Plan:
             ages,
             folds,
             parked,
-            {row.key for row, r in resolutions.items() if r.picks or r.counted},
+            found.helped,
         )
 
     def dissolve(self) -> Work:
@@ -208,7 +210,17 @@ class Plan:
         deficits = yield from missing(phase2.resolutions)
         given_back = yield from reclaims(self.supply, self._credit.loose, phase2.picked)
         acquisitions = yield from self._acquisition.actions(short)
-        return _Found(told.options, told.blocked, unmet, acquisitions, phase2, deficits, given_back)
+        return _Found(
+            told.options,
+            told.blocked,
+            unmet,
+            [row for row in unmet if row.demand.need.profile.same is not None],
+            acquisitions,
+            phase2,
+            deficits,
+            {row.key for row, r in phase2.resolutions.items() if r.picks or r.counted},
+            given_back,
+        )
 
     def _judge(
         self,
