@@ -128,6 +128,8 @@ class Engine:
     _last_plan: Plan | None = None
     """Whose verdicts were told last."""
     _plan_age: int = 0
+    _configured: dict[str, int] | None = None
+    """How many Configured machines each cluster has, until some machine changes."""
     _matcher: Matcher = field(init=False)
     phase: str = ""
     """What the running cycle does next; in ``execute`` it writes down what it decided."""
@@ -211,9 +213,11 @@ class Engine:
         self.folds, self.ages = outcome.folds, outcome.ages
         self.parking.ages, self.parking.helped = outcome.parked, outcome.helped
         self.ledger.parts = outcome.parts
+        if self._configured is None:
+            self._configured = self.inventory.configured()
         passed = self.rails.run(
             outcome.decided,
-            self.inventory.configured(),
+            self._configured,
             options,
             now,
             busy=inputs.busy,
@@ -238,6 +242,8 @@ class Engine:
         plan, self._plan = self._plan, None
         arrived, changes = self.needs.take_changes(), self.inventory.take_changes()
         memory = Memory(self.parking, self.ledger, self.ages, self.folds)
+        if changes.touched or changes.everything:
+            self._configured = None
         if plan is not None and self._is_upheaval(plan, arrived, changes):
             plan = None
         self._plan_age = 0 if plan is None else (self._plan_age + 1) % self.full_every

@@ -1,8 +1,8 @@
 """Shortfalls: demand that neither supply nor preemption covers, and for how long (engine.md §14)."""
 
-import heapq
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bigfleet.engine.options import LEDGER_MEMORY, REPORT_LIMIT
 from bigfleet.engine.pace import pieces
@@ -25,8 +25,7 @@ class Part:
     """Ticks since it was last unmet; an absent part is remembered but not shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shortfall:
+class Shortfall(NamedTuple):
     """A row of the report: one Profile over all clusters."""
 
     profile: Profile
@@ -95,7 +94,6 @@ def report(
                 if row is None
                 else Shortfall(row.profile, row.deficit + part.deficit, max(row.age, part.age))
             )
-    worst = heapq.nsmallest(
-        REPORT_LIMIT, rows.values(), key=lambda r: (-r.profile.priority, -r.age, r.profile.fingerprint)
-    )
-    return visible, worst
+    # Parts stand in the order of the demand, and so nearly in this one.
+    worst = sorted(rows.values(), key=lambda r: (-r.profile.priority, -r.age, r.profile.fingerprint))
+    return visible, worst[:REPORT_LIMIT]

@@ -57,6 +57,7 @@ class NeedsTable:
     def __init__(self, state: NeedsState | None = None) -> None:
         self.state = state or NeedsState()
         self._snapshot: tuple[Need, ...] | None = None
+        self._reported = frozenset(self.state.reported)
         self._positions: dict[str, list[int]] = {}
         self._received: dict[str, tuple[Need, ...]] = {}
         """The last rows of each cluster as they came, unless some of them were merged."""
@@ -68,7 +69,7 @@ class NeedsTable:
     @property
     def reported(self) -> frozenset[str]:
         """Clusters that have sent a roll-up since this process started, an empty or a held one included."""
-        return frozenset(self.state.reported)
+        return self._reported
 
     def held(self, cluster: str) -> int:
         """How many roll-ups in a row the guard is holding."""
@@ -77,7 +78,7 @@ class NeedsTable:
 
     def apply_rollup(self, cluster: str, rows: list[Need], now: int, *, guard: bool = True) -> bool:
         """Take a cluster's whole demand; False when the guard holds it and the old demand stays."""
-        self.state.reported.add(cluster)
+        self._hear(cluster)
         totals = ResourceVector.total(row.aggregate for row in rows)
         known = self.state.baselines.get(cluster)
         if guard and known is not None and _suspicious(known, len(rows), totals):
@@ -96,7 +97,7 @@ class NeedsTable:
 
     def confirm(self, cluster: str) -> None:
         """The last accepted roll-up has come again: the cluster has reported, and nothing is held."""
-        self.state.reported.add(cluster)
+        self._hear(cluster)
         baseline = self.state.baselines.get(cluster)
         if baseline is not None:
             baseline.held = 0
@@ -147,6 +148,11 @@ class NeedsTable:
     def asked_keys(self) -> Collection[str]:
         """Every label key that some Need's requirements or spread look at."""
         return self._keys.keys()
+
+    def _hear(self, cluster: str) -> None:
+        if cluster not in self.state.reported:
+            self.state.reported.add(cluster)
+            self._reported = frozenset(self.state.reported)
 
     def _amend(self, cluster: str, before: list[Need], rows: list[Need]) -> bool:
         """The same for rows that want more or less of the same, which most roll-ups do; False if they do

@@ -6,12 +6,16 @@ is what keeps 2,400 gangs of a tenth of a machine from asking for 2,400 machines
 
 from collections.abc import Collection, Generator, Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from operator import itemgetter
+from typing import NamedTuple
 
 from bigfleet.engine.cells import Cell
 from bigfleet.engine.inventory import Identity, Inventory
 from bigfleet.engine.matching import Matcher
 from bigfleet.engine.needs import Arrived, Place
 from bigfleet.engine.options import FOLD_AFTER
+from bigfleet.engine.pace import pieces
 from bigfleet_base.model import (
     MachineState,
     Need,
@@ -26,8 +30,7 @@ GangClass = tuple[str, str, ResourceVector]
 """Gangs that fold together or not at all: (cluster, fingerprint, aggregate)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """One Need as the phases see it."""
 
     need: Need
@@ -69,87 +72,105 @@ class Folding:
         """Classes that fit and are not folded yet: all that time alone can change."""
         self._remembered: dict[GangClass, FoldState] | None = None
         """What was given back last."""
-        self._shown: dict[GangClass, dict[Place, Demand]] = {}
-        """What stands for each class, folded or not; classes with one folded Profile share theirs."""
+        self._shown: dict[GangClass, _Shown] = {}
+        """What stands for each class, by the class under which the folded Need stands."""
 
     def update(
         self, arrived: Arrived, touched: Collection[Cell], memory: dict[GangClass, FoldState], tick: bool
     ) -> Generator[int, None, tuple[Renewal, dict[GangClass, FoldState]]]:
         """What changes in the demand, and the memory to carry to the next cycle."""
         renewal = Renewal()
-        stale: dict[GangClass, None] = {}
-        for place, need in arrived.gone.items():
+        stale: dict[_Shown, None] = {}
+        is_known = is_same = memory is self._remembered
+        for leavers in pieces(arrived.gone.items()):
             yield 1
-            if need.profile.same is None:
-                renewal.gone[place] = None
-            else:
-                gangs = self._gangs[_class(need)]
-                del gangs.members[place]
-                stale[gangs.shown_as] = None
-                if not gangs.members:
-                    del self._gangs[_class(need)]
-                    self._waiting.pop(_class(need), None)
-        for place, need in arrived.come.items():
-            yield 1
-            if need.profile.same is None:
-                renewal.come[place] = _plain(need, place)
-                continue
-            known = self._gangs.get(_class(need))
-            if known is None:
-                known = self._gangs[_class(need)] = _Gangs(need)
-            known.members[place] = need
-            stale[known.shown_as] = None
-        remembered: dict[GangClass, FoldState] = {}
-        concerned: Iterable[GangClass] = self._gangs
-        if memory is self._remembered and not (arrived.gone or arrived.come or touched):
-            concerned = list(self._waiting)
-            remembered = dict(memory) if concerned else memory
-        if self._gangs:
-            fresh = _fresh(touched)
-            for gang_class in concerned:
+            for place, need in leavers:
+                if need.profile.same is None:
+                    renewal.gone[place] = None
+                    continue
+                gang_class = _class(need)
                 gangs = self._gangs[gang_class]
-                yield 1
+                del gangs.members[place]
+                stale[gangs.shown] = None
+                if not gangs.members:
+                    del self._gangs[gang_class], gangs.shown.classes[gangs]
+                    self._waiting.pop(gang_class, None)
+                    is_same = False
+        for newcomers in pieces(arrived.come.items()):
+            yield 1
+            for place, need in newcomers:
+                if need.profile.same is None:
+                    renewal.come[place] = _plain(need, place)
+                    continue
+                gang_class = _class(need)
+                known = self._gangs.get(gang_class)
+                if known is None:
+                    known = self._gangs[gang_class] = self._new(need)
+                known.members[place] = need
+                stale[known.shown] = None
+        # At first sight a class looks at all there is.
+        fresh = {} if self._remembered is None else _fresh(touched)
+        concerned: Iterable[tuple[GangClass, _Gangs]] = self._gangs.items()
+        if is_known and not (arrived.gone or arrived.come or touched):
+            concerned = [(gang_class, self._gangs[gang_class]) for gang_class in self._waiting]
+        for piece in pieces(concerned):
+            yield 1
+            for gang_class, gangs in piece:
+                if is_known and gangs.is_settled:
+                    continue
                 before = memory.get(gang_class)
-                state = remembered[gang_class] = _next_state(before, self._fits(gangs, fresh), tick)
+                state = _next_state(before, self._fits(gangs, fresh), tick)
+                is_same = is_same and state is before
                 if gangs.state is None or not _looks_alike(state, gangs.state):
-                    stale[gangs.shown_as] = None
+                    stale[gangs.shown] = None
                 gangs.state = state
                 if gangs.witness is not None and not state.folded:
                     self._waiting[gang_class] = None
                 else:
                     self._waiting.pop(gang_class, None)
-        self._remembered = remembered
-        shared = self._by_shown(stale) if stale else {}
-        for shown_as in stale:
+        self._remembered = memory if is_same else self._states()
+        for shown in stale:
             yield 1
-            before_now = self._shown.pop(shown_as, {})
-            after = _show(shared.get(shown_as, []))
-            if after:
-                self._shown[shown_as] = after
-            for place, demand in before_now.items():
-                if after.get(place) != demand:
-                    renewal.gone[place] = None
-            for place, demand in after.items():
-                if before_now.get(place) != demand:
-                    renewal.come[place] = demand
-                else:
-                    # Equal demand stays the object it was.
-                    after[place] = before_now[place]
-        return renewal, remembered
+            self._renew(shown, renewal)
+        return renewal, self._remembered
 
-    def _by_shown(self, stale: dict[GangClass, None]) -> dict[GangClass, list["_Gangs"]]:
-        found: dict[GangClass, list[_Gangs]] = {}
-        for gangs in self._gangs.values():
-            if gangs.shown_as in stale:
-                found.setdefault(gangs.shown_as, []).append(gangs)
-        return found
+    def _new(self, need: Need) -> "_Gangs":
+        """A class of which this is the first gang."""
+        plain = folded_profile(need.profile)
+        shown_as = (need.cluster_id, plain.fingerprint, need.aggregate)
+        shown = self._shown.get(shown_as)
+        if shown is None:
+            shown = self._shown[shown_as] = _Shown(shown_as, plain)
+        gangs = _Gangs(need, shown)
+        shown.classes[gangs] = None
+        return gangs
+
+    def _states(self) -> dict[GangClass, FoldState]:
+        return {key: gangs.state for key, gangs in self._gangs.items() if gangs.state is not None}
+
+    def _renew(self, shown: "_Shown", renewal: Renewal) -> None:
+        """Show what stands for some gangs now."""
+        before, after = shown.demand, _show(shown)
+        for place, demand in before.items():
+            if after.get(place) != demand:
+                renewal.gone[place] = None
+        for place, demand in after.items():
+            if before.get(place) != demand:
+                renewal.come[place] = demand
+            else:
+                # Equal demand stays the object it was.
+                after[place] = before[place]
+        shown.demand = after
+        if not shown.classes:
+            del self._shown[shown.key]
 
     def _fits(self, gangs: "_Gangs", fresh: dict[str, list[Cell]]) -> bool:
         """Whether some machine that the cluster has or could get holds a whole gang of the class."""
         if gangs.witness is not None and gangs.witness.ids:
             return True
         need = gangs.example
-        fit = self._matcher.fit(need.profile, need.aggregate)
+        # What the folded Need will ask for: whether machines share a value does not matter to one alone.
+        fit = self._matcher.fit(gangs.shown.plain, need.aggregate)
         # A class that did not fit can only be helped by cells that were not there.
         first = gangs.state is None or gangs.witness is not None
         gangs.witness = None
@@ -171,43 +192,58 @@ class Folding:
         return gangs.witness is not None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class _Shown:
+    """What stands for the gangs of classes that share a folded Profile, folded or not."""
+
+    key: GangClass
+    """The class under which the folded Need stands."""
+    plain: Profile
+    classes: "dict[_Gangs, None]" = field(default_factory=dict)
+    demand: dict[Place, Demand] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
 class _Gangs:
     """The gangs of one class."""
 
     example: Need
+    shown: _Shown
     members: dict[Place, Need] = field(default_factory=dict)
     state: FoldState | None = None
     witness: Cell | None = None
     """A machine that holds a whole gang."""
-    plain: Profile = field(init=False)
-    shown_as: GangClass = field(init=False)
-    """The class under which the folded Need stands."""
 
-    def __post_init__(self) -> None:
-        self.plain = folded_profile(self.example.profile)
-        self.shown_as = (self.example.cluster_id, self.plain.fingerprint, self.example.aggregate)
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is folded and stays so."""
+        return (
+            self.state is not None
+            and self.state.folded
+            and self.witness is not None
+            and bool(self.witness.ids)
+        )
 
 
-def _show(classes: list[_Gangs]) -> dict[Place, Demand]:
-    """What stands for the gangs of classes that share a folded Profile."""
-    shown: dict[Place, Demand] = {}
-    folded: dict[Place, Need] = {}
-    plain: Profile | None = None
-    for gangs in classes:
+def _show(shown: _Shown) -> dict[Place, Demand]:
+    """What stands for the gangs of some classes now."""
+    demand: dict[Place, Demand] = {}
+    folded: list[tuple[Place, Need]] = []
+    plain = shown.plain
+    for gangs in shown.classes:
         assert gangs.state is not None
         if gangs.state.folded:
-            plain = gangs.plain
-            folded |= gangs.members
+            folded += gangs.members.items()
             continue
-        also = {(gangs.plain.fingerprint, "")} if gangs.state.ever_folded else set()
+        also = {(plain.fingerprint, "")} if gangs.state.ever_folded else set()
         for place, need in gangs.members.items():
             own = (need.profile.fingerprint, need.group)
-            shown[place] = Demand(need, place, frozenset({own} | also))
-    if plain is not None:
-        places = sorted(folded)
-        members = [folded[place] for place in places]
-        first = members[0]
+            demand[place] = Demand(need, place, frozenset({own} | also))
+    if folded:
+        # Most stand in order already.
+        folded.sort(key=itemgetter(0))
+        place, first = folded[0]
+        members = [need for _, need in folded]
         need = replace(
             first,
             profile=plain,
@@ -216,15 +252,15 @@ def _show(classes: list[_Gangs]) -> dict[Place, Demand]:
             group="",
             arrival_ns=min(member.arrival_ns for member in members),
         )
-        identities = {(member.profile.fingerprint, member.group) for member in members}
-        shown[places[0]] = Demand(
+        identities = [(member.profile.fingerprint, member.group) for member in members]
+        demand[place] = Demand(
             need,
-            places[0],
-            frozenset(identities | {(plain.fingerprint, "")}),
+            place,
+            frozenset([*identities, (plain.fingerprint, "")]),
             first.aggregate,
-            tuple(member.group for member in members),
+            tuple([member.group for member in members]),
         )
-    return shown
+    return demand
 
 
 def _plain(need: Need, place: Place) -> Demand:
@@ -248,6 +284,7 @@ def _looks_alike(a: FoldState, b: FoldState) -> bool:
     return (a.folded, a.ever_folded) == (b.folded, b.ever_folded)
 
 
+@lru_cache(maxsize=10_000)
 def folded_profile(profile: Profile) -> Profile:
     """The Profile of a gang that a single machine can serve."""
     same = profile.same

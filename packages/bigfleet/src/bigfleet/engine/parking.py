@@ -29,18 +29,15 @@ class Parking:
         return need.profile.same is not None and age >= PARK_AFTER and age % REPROBE_EVERY != 0
 
     def aged(
-        self, short: Iterable[Row], supply: Supply, tick: bool
+        self, gangs: Iterable[Row], supply: Supply, tick: bool
     ) -> Generator[int, None, dict[GangKey, int]]:
-        """After Phase 1: the ages with those of the gangs that stand still grown."""
+        """After Phase 1: the ages of unmet gangs, with those of the gangs that stand still grown."""
         ages: dict[GangKey, int] = {}
-        for piece in pieces(short):
+        for piece in pieces(gangs):
             yield 1
             for row in piece:
-                need = row.demand.need
-                if need.profile.same is None:
-                    continue
                 age = self.ages.get(row.key)
-                if need.held_back:
+                if row.demand.need.held_back:
                     if age is not None:
                         ages[row.key] = age
                 elif not self._moves(row, supply):
@@ -114,7 +111,7 @@ class Stamps:
         if before is not None and before.need.acquisition_parked == parked and before.need.held_back == held:
             return
         if held or parked:
-            demand = replace(demand, need=replace(need, acquisition_parked=parked, held_back=held))
+            demand = demand._replace(need=replace(need, acquisition_parked=parked, held_back=held))
         if before is not None:
             stamped.gone[place] = None
         stamped.come[place] = self._shown[place] = demand

@@ -75,10 +75,15 @@ class _Found:
     options: Options
     blocked: frozenset[tuple[str, str]]
     unmet: list[Row]
+    gangs: list[Row]
+    """Those of them that are gangs."""
     acquisitions: list[Action]
     phase2: Phase2
     deficits: Deficits
+    helped: set[GangKey]
     reclaims: list[Action]
+    indexes: list[int] | None = None
+    """Where the unmet stand among the rows, once somebody has looked."""
 
 
 class Plan:
@@ -126,7 +131,7 @@ class Plan:
         # Whether a drain for nobody ends in time depends on the clock.
         if (
             found is None
-            or arrived.reported != self.supply.reported
+            or arrived.reported is not self.supply.reported
             or stamped.gone
             or stamped.come
             or touched
@@ -142,13 +147,15 @@ class Plan:
                 yield 1
             found = yield from self._work_out(told)
         yield "phase3"
-        parked = yield from memory.parking.aged(found.unmet, self.supply, told.tick)
+        parked = yield from memory.parking.aged(found.gangs, self.supply, told.tick)
         if found is not before or self._deletes or told.now >= self._next_delete:
             self._deletes, self._next_delete = yield from releases(self.supply, told.options, told.now)
         yield "emit"
         ages = yield from aged(memory.ages, found.unmet, told.tick)
-        resolutions = found.phase2.resolutions
-        yield from self._judge(found, before, ages, parked, told.blocked)
+        if found is before:
+            yield from self._grow_older(found, ages, parked)
+        else:
+            yield from self._judge(found, before, ages, parked)
         parts = yield from memory.ledger.after(found.deficits, told.tick)
         self._found = found
         return Outcome(
@@ -158,7 +165,7 @@ class Plan:
             ages,
             folds,
             parked,
-            {row.key for row, r in resolutions.items() if r.picks or r.counted},
+            found.helped,
         )
 
     def dissolve(self) -> Work:
@@ -203,7 +210,17 @@ class Plan:
         deficits = yield from missing(phase2.resolutions)
         given_back = yield from reclaims(self.supply, self._credit.loose, phase2.picked)
         acquisitions = yield from self._acquisition.actions(short)
-        return _Found(told.options, told.blocked, unmet, acquisitions, phase2, deficits, given_back)
+        return _Found(
+            told.options,
+            told.blocked,
+            unmet,
+            [row for row in unmet if row.demand.need.profile.same is not None],
+            acquisitions,
+            phase2,
+            deficits,
+            {row.key for row, r in phase2.resolutions.items() if r.picks or r.counted},
+            given_back,
+        )
 
     def _judge(
         self,
@@ -211,27 +228,27 @@ class Plan:
         before: _Found | None,
         ages: dict[AgeKey, int],
         parked: dict[GangKey, int],
-        blocked: frozenset[tuple[str, str]],
-    ) -> Generator[int, None, None]:
+    ) -> Work:
         """Verdicts for those of whom there is something new to say."""
         older: dict[Row, Verdict] = {}
         fresh: dict[Row, Verdict] = {}
-        is_quiet = found is before
-        looked_at = dict.fromkeys(() if is_quiet else self._credit.looked_at)
-        concerned = found.unmet if is_quiet else {**looked_at, **self._credit.short}
+        looked_at = dict.fromkeys(self._credit.looked_at)
+        concerned = {**looked_at, **self._credit.short}
         same_blocked = before is not None and before.blocked == found.blocked
         for piece in pieces(concerned):
             work = 1
             for row in piece:
                 resolution, known = found.phase2.resolutions.get(row), self._verdicts.get(row)
                 age, parked_age = ages.get(row.age_key, 0), parked.get(row.key, 0)
-                if known is not None and (
-                    is_quiet
-                    or (same_blocked and row not in looked_at and _is_barren_still(known, resolution))
+                if (
+                    known is not None
+                    and same_blocked
+                    and row not in looked_at
+                    and _is_barren_still(known, resolution)
                 ):
                     older[row] = known.aged(age, parked_age)
                 else:
-                    fresh[row] = judge(row, age, parked_age, resolution, blocked)
+                    fresh[row] = judge(row, age, parked_age, resolution, found.blocked)
                     work += 1
             yield work
         self.changed += [(self._verdicts.get(row), verdict) for row, verdict in fresh.items()]
@@ -246,6 +263,18 @@ class Plan:
             self.verdicts = list(self.verdicts)
             for row in written:
                 self.verdicts[_index(self.rows, row)] = self._verdicts[row]
+
+    def _grow_older(self, found: _Found, ages: dict[AgeKey, int], parked: dict[GangKey, int]) -> Work:
+        """Verdicts where nothing but time has passed."""
+        if found.indexes is None:
+            found.indexes = [_index(self.rows, row) for row in found.unmet]
+        verdicts = list(self.verdicts)
+        for piece in pieces(zip(found.unmet, found.indexes, strict=True)):
+            yield 1
+            for row, index in piece:
+                grown = verdicts[index].aged(ages[row.age_key], parked.get(row.key, 0))
+                verdicts[index] = self._verdicts[row] = grown
+        self.verdicts = verdicts
 
 
 def _is_barren_still(known: Verdict, resolution: Resolution | None) -> bool:

@@ -44,10 +44,27 @@ class Passed:
 
 
 class Rails:
-    """The rails with the one thing they remember: each cluster's reclaim bucket."""
+    """The rails with the one thing they remember: each cluster's reclaim bucket. There are thousands, most of
+    them full; of these the load alone is kept, which is all that is in them."""
 
     def __init__(self) -> None:
-        self.buckets: dict[str, Bucket] = {}
+        self._open: dict[str, Bucket] = {}
+        """The buckets that are not full, and those of clusters that have nothing to lose."""
+        self._loads: dict[str, int] = {}
+        """Each cluster's load, the depth of its bucket, …"""
+        self._loads_of: tuple[Mapping[str, int], Fraction] | None = None
+        """… by these machines and this cap."""
+        self._filled_at = 0
+        """When all that are full were so last."""
+
+    @property
+    def buckets(self) -> dict[str, Bucket]:
+        full = {cluster: Bucket(Fraction(load), self._filled_at) for cluster, load in self._loads.items()}
+        return full | self._open
+
+    @buckets.setter
+    def buckets(self, known: dict[str, Bucket]) -> None:
+        self._open, self._loads, self._loads_of = dict(known), {}, None
 
     def run(
         self,
@@ -61,8 +78,9 @@ class Rails:
         admit: Callable[[list[Action]], list[Action]],
         free_places: int | None,
     ) -> Passed:
-        """Let pass what may be executed now; ``configured`` counts each cluster's machines."""
-        loads = self._refill(configured, options, now)
+        """Let pass what may be executed now; ``configured`` counts each cluster's machines, and is another
+        object when they have changed."""
+        self._refill(configured, options, now)
         if options.paused:
             return Passed([], suppressed=Counter(a.kind for a in decided))
         if options.dry_run:
@@ -72,15 +90,16 @@ class Rails:
         fit = [action for action in free if startable(action)]
         actions = admit(fit)
         withheld = len(fit) - len(actions)
-        actions, capped = self._cap(actions, loads, options)
+        actions, capped = self._cap(actions, options)
         deferred = dropped = 0
         if options.max_actions > 0:
             actions, deferred = _share(actions, options.max_actions)
         if free_places is not None:
             actions, dropped = _share(actions, free_places)
-        for cluster, count in Counter(a.cluster for a in actions if a.kind is ActionKind.RECLAIM).items():
-            if cluster in loads:
-                self.buckets[cluster].tokens -= count
+        if options.reclaim_cap > 0:
+            for cluster, count in Counter(a.cluster for a in actions if a.kind is ActionKind.RECLAIM).items():
+                full = Bucket(Fraction(self._loads[cluster]), now)
+                self._open.setdefault(cluster, full).tokens -= count
         return Passed(
             actions,
             busy=len(decided) - len(free),
@@ -91,49 +110,60 @@ class Rails:
             dropped=dropped,
         )
 
-    def _refill(self, configured: Mapping[str, int], options: Options, now: int) -> dict[str, int]:
-        """Let time flow into the buckets; returns each cluster's load, the depth of its bucket."""
+    def _refill(self, configured: Mapping[str, int], options: Options, now: int) -> None:
+        """Let time flow into the buckets."""
         if options.reclaim_cap <= 0:
-            return {}
+            return
+        if (
+            self._loads_of is None
+            or self._loads_of[0] is not configured
+            or self._loads_of[1] != options.reclaim_cap
+        ):
+            self._load(configured, options.reclaim_cap)
         interval = options.cycle_interval_ns
-        part, whole = options.reclaim_cap.as_integer_ratio()
-        loads = {cluster: max(1, part * count // whole) for cluster, count in configured.items()}
-        # A bucket left alone for two intervals is full again, as it would be at first sight.
-        for idle in [
-            c for c, b in self.buckets.items() if c not in loads and now - b.filled_at >= 2 * interval
-        ]:
-            del self.buckets[idle]
-        for cluster, load in loads.items():
-            bucket = self.buckets.get(cluster)
-            if bucket is None:
-                self.buckets[cluster] = Bucket(Fraction(load), now)
-                continue
-            if bucket.tokens == load:
-                # Full, as most are, and there are thousands.
-                bucket.filled_at = now
+        for cluster, bucket in list(self._open.items()):
+            load = self._loads.get(cluster)
+            if load is None:
+                # A bucket left alone for two intervals is full again, as it would be at first sight.
+                if now - bucket.filled_at >= 2 * interval:
+                    del self._open[cluster]
                 continue
             gained = Fraction(load * max(0, now - bucket.filled_at), interval)
             bucket.tokens = min(Fraction(load), bucket.tokens + gained)
             bucket.filled_at = now
-        return loads
+            if bucket.tokens == load:
+                del self._open[cluster]
+        self._filled_at = now
 
-    def _cap(
-        self, actions: list[Action], loads: Mapping[str, int], options: Options
-    ) -> tuple[list[Action], int]:
+    def _load(self, configured: Mapping[str, int], cap: Fraction) -> None:
+        """Give each bucket its depth. What was full before another depth is not full by it, or too full."""
+        part, whole = cap.as_integer_ratio()
+        loads = {cluster: max(1, part * count // whole) for cluster, count in configured.items()}
+        for cluster, load in self._loads.items():
+            if loads.get(cluster) != load and cluster not in self._open:
+                self._open[cluster] = Bucket(Fraction(load), self._filled_at)
+        self._loads, self._loads_of = loads, (configured, cap)
+
+    def _cap(self, actions: list[Action], options: Options) -> tuple[list[Action], int]:
         if options.reclaim_cap <= 0:
             return actions, 0
-        allowed = {
-            cluster: max(0, min(load, math.ceil(self.buckets[cluster].tokens)))
-            for cluster, load in loads.items()
-        }
+        allowed: dict[str, int] = {}
         kept = []
         for action in actions:
             if action.kind is ActionKind.RECLAIM:
-                if allowed[action.cluster] == 0:
+                left = allowed.get(action.cluster)
+                if left is None:
+                    left = self._allowed(action.cluster)
+                if left == 0:
                     continue
-                allowed[action.cluster] -= 1
+                allowed[action.cluster] = left - 1
             kept.append(action)
         return kept, len(actions) - len(kept)
+
+    def _allowed(self, cluster: str) -> int:
+        """How many machines a cluster may lose now."""
+        load, bucket = self._loads[cluster], self._open.get(cluster)
+        return load if bucket is None else max(0, min(load, math.ceil(bucket.tokens)))
 
 
 def _share(actions: list[Action], limit: int) -> tuple[list[Action], int]:
