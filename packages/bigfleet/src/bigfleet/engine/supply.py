@@ -27,11 +27,13 @@ class Supply:
         self._stocks: dict[Cell, Stock] = {}
         self._identities: dict[str, Counter[Identity]] = {}
         self._barren: dict[Fit, bool] = {}
+        self._drains: dict[Fit, list[Stock]] = {}
         self._offers: dict[tuple[Fit, MachineState, bool], Offer] = {}
 
     def begin(self) -> None:
         """A cycle looks at what there is now."""
         self._barren.clear()
+        self._drains.clear()
         self._offers.clear()
 
     def stock(self, cell: Cell) -> Stock:
@@ -112,10 +114,15 @@ class Supply:
 
     def drains_for_nobody(self, fit: Fit) -> list[Stock]:
         """Draining machines stamped for nobody who is still there, as far as they suit."""
-        drains, suited = self.unstamped_drains, fit.pools(MachineState.DRAINING)
-        if len(drains) <= len(suited):
-            return [stock for cell, stock in drains.items() if fit.suits(cell.machine_class)]
-        return [drains[cell] for pool in suited for cell in pool.cells.values() if cell in drains]
+        known = self._drains.get(fit)
+        if known is None:
+            drains, suited = self.unstamped_drains, fit.pools(MachineState.DRAINING)
+            if len(drains) <= len(suited):
+                known = [stock for cell, stock in drains.items() if fit.suits(cell.machine_class)]
+            else:
+                known = [drains[cell] for pool in suited for cell in pool.cells.values() if cell in drains]
+            self._drains[fit] = known
+        return known
 
     # What can be had
 
