@@ -35,6 +35,17 @@ def test_three_equal_zones_share_evenly(lab: Lab) -> None:
     assert by_zone(result, targets(result)) == {"a": 2, "b": 2, "c": 2}
 
 
+@rule("engine.I15")
+def test_machines_of_a_domain_that_tie_are_taken_by_id_whatever_their_type(lab: Lab) -> None:
+    lab.have(
+        *(idle(f"m-{i}", type="even", zone="a") for i in (0, 2, 4)),
+        *(idle(f"m-{i}", type="odd", zone="a") for i in (1, 3, 5)),
+    )
+    lab.want(need("c", 4, strict_zones()))
+
+    assert targets(lab.cycle()) == ["m-0", "m-1", "m-2", "m-3"]
+
+
 @rule("engine.P2", "ruling.R3")
 def test_smallest_zone_limits_the_others(lab: Lab) -> None:
     wanted = need("c", 6, strict_zones())

@@ -6,6 +6,7 @@ from typing import Final
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.cells import Pool
+from bigfleet.engine.matching import Fit
 from bigfleet.engine.pace import Work, pieces, resorted
 from bigfleet.engine.spread import acquire_spread, strict_spread
 from bigfleet.engine.stock import Row, choose
@@ -21,6 +22,7 @@ class Acquisition:
         self._rows: list[Row] = []
         self._left: dict[Pool, bool] = {}
         """Whether anything is left of a pool when all is bought."""
+        self._runners_up: dict[tuple[Fit, MachineState], float | None] = {}
 
     def undo(self) -> None:
         """Forget what was bought last."""
@@ -47,6 +49,7 @@ class Acquisition:
         """Bootstraps and Provisions, Need by Need."""
         decided: list[Action] = []
         self._left.clear()
+        self._runners_up.clear()
         for row in rows:
             if row.bought:
                 found = self._acquisitions(row)
@@ -70,14 +73,14 @@ class Acquisition:
 
     def _acquisitions(self, row: Row) -> list[Action]:
         need, fit = row.demand.need, row.fit
-        runners_up: dict[MachineState, float | None] = {}
         decided = []
         for lot in row.bought:
             cell = lot[0].stock.cell
             state = cell.state
             kind, reason = _ACQUIRED[state]
-            if state not in runners_up:
-                runners_up[state] = self._cheapest_left(row, state)
+            if (fit, state) not in self._runners_up:
+                self._runners_up[fit, state] = self._cheapest_left(fit, state)
+            runner_up = self._runners_up[fit, state]
             # Machines of one lot cost the same, or they would not tie.
             cost = fit.cost(cell.machine_class)
             ids = [machine_id for claim in lot for machine_id in claim.ids]
@@ -92,14 +95,14 @@ class Acquisition:
                     profile=need.profile,
                     group=need.group,
                     cost=cost,
-                    runner_up_cost=runners_up[state],
+                    runner_up_cost=runner_up,
                 )
                 for machine_id in ids
             ]
         return decided
 
-    def _cheapest_left(self, row: Row, state: MachineState) -> float | None:
-        for (cost, _), pools in row.fit.pools(state).priced():
+    def _cheapest_left(self, fit: Fit, state: MachineState) -> float | None:
+        for (cost, _), pools in fit.pools(state).priced():
             if any(map(self._is_left, pools)):
                 return cost
         return None

@@ -13,6 +13,8 @@ from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
 
 _BOUND: Final = (MachineState.CONFIGURED, MachineState.CONFIGURING)
+Counts = dict[tuple[str, ResourceVector, bool], int]
+"""Machines by domain, by what each counts for and by whether it is the gang's own."""
 
 
 @dataclass(slots=True)
@@ -94,13 +96,14 @@ class Gangs:
             *(g for g in (claims.own_creating(row), claims.ownerless(row)) if g),
         ]
         foreign = [group for state in _BOUND for group in claims.foreign(row, state)]
-        rivals = self._rivals(row, [*usual, *foreign])
+        creditable = self._creditable(row, [*usual, *foreign])
+        rivals = self._rivals(row, creditable)
         if len(rivals) == 1:
             row.domain, row.satisfiable, row.candidates = rivals[0], True, []
             return self._credit(row, claims, usual, foreign), Reach.CLUSTER
         need = row.demand.need
         row.rivals = frozenset(rivals)
-        buckets = self._first_ranking(row, [*usual, *foreign])
+        buckets = self._first_ranking(row, creditable)
         ranked = _ranked(buckets, need.aggregate, second=False)
         choice = ranked[0] if ranked else None
         row.candidates = _coverage(buckets, ranked[:CANDIDATE_DOMAINS], need.aggregate)
@@ -125,24 +128,34 @@ class Gangs:
             _rely(residual, relied_on, self._reliance, self._order, need.profile.priority)
         return lacking, Reach.FLEET
 
-    def _rivals(self, row: Row, creditable: Groups) -> list[str]:
+    def _creditable(self, row: Row, groups: Groups) -> Counts:
+        """What a gang may claim."""
+        owns, key, rank = self._supply.owns, same_key(row), row.rank
+        counts: Counts = {}
+        for group in groups:
+            for stock in group:
+                cell = stock.cell
+                value = cell.machine_class.lookup(key)
+                left = len(cell.ids) - stock.before(rank)
+                if value is not None and left:
+                    kind = (value, cell.alloc, owns(row, cell))
+                    counts[kind] = counts.get(kind, 0) + left
+        return counts
+
+    def _rivals(self, row: Row, creditable: Counts) -> list[str]:
         """The domains that already have all of the gang and, among those, most that is its own: no other can
         beat them, and what is free elsewhere does not matter. None if there are none to be sure of."""
-        wanted, key = row.demand.need.aggregate, same_key(row)
+        wanted = row.demand.need.aggregate
         # Machines of its own that it may take up count as its own too.
         if wanted.is_zero() or self._supply.own_idle(row, None):
             return []
         totals: dict[str, ResourceVector] = {}
         own: dict[str, ResourceVector] = {}
-        for group in creditable:
-            for stock in group:
-                value = stock.cell.machine_class.lookup(key)
-                left = len(stock.cell.ids) - stock.before(row.rank)
-                if value is not None and left:
-                    amount = stock.cell.alloc * left
-                    totals[value] = totals.get(value, EMPTY) + amount
-                    if self._supply.owns(row, stock.cell):
-                        own[value] = own.get(value, EMPTY) + amount
+        for (value, alloc, is_own), count in creditable.items():
+            amount = alloc * count
+            totals[value] = totals.get(value, EMPTY) + amount
+            if is_own:
+                own[value] = own.get(value, EMPTY) + amount
         whole = [value for value, total in totals.items() if total.covers(wanted)]
         if len(whole) <= 1:
             return whole
@@ -151,16 +164,12 @@ class Gangs:
         best = max(scores.values())
         return [value for value in whole if scores[value] == best]
 
-    def _first_ranking(self, row: Row, creditable: Groups) -> dict[str, Bucket]:
+    def _first_ranking(self, row: Row, creditable: Counts) -> dict[str, Bucket]:
         supply, key, rivals = self._supply, same_key(row), row.rivals
         buckets: dict[str, Bucket] = {}
-        for group in creditable:
-            for stock in group:
-                value = stock.cell.machine_class.lookup(key)
-                left = len(stock.cell.ids) - stock.before(row.rank)
-                if value is not None and left and (not rivals or value in rivals):
-                    bucket = buckets.setdefault(value, Bucket())
-                    bucket.add(left, stock.cell.alloc, creditable=True, own=supply.owns(row, stock.cell))
+        for (value, alloc, own), count in creditable.items():
+            if not rivals or value in rivals:
+                buckets.setdefault(value, Bucket()).add(count, alloc, creditable=True, own=own)
         if row.parked:
             return buckets
         free: dict[tuple[str, ResourceVector], int] = {}
@@ -175,11 +184,11 @@ class Gangs:
             if count:
                 buckets.setdefault(value, Bucket()).add(count, alloc, creditable=False, own=False)
         for stock in supply.own_idle(row, None):
-            value = stock.cell.machine_class.lookup(key)
+            domain = stock.cell.machine_class.lookup(key)
             left = len(stock.cell.ids) - stock.promised
-            if value is not None and left:
+            if domain is not None and left:
                 amount = stock.cell.alloc * left
-                bucket = buckets[value]
+                bucket = buckets[domain]
                 bucket.creditable, bucket.own = bucket.creditable + amount, bucket.own + amount
         return buckets
 
@@ -344,10 +353,12 @@ def _runs(span: Span, wanted: Callable[[str], bool]) -> Iterator[Span]:
 def _ranked(buckets: dict[str, Bucket], wanted: ResourceVector, *, second: bool) -> list[str]:
     """Domains, the best first (the table of engine.md §10.3)."""
     score = _scores(wanted)
+    whole = score(wanted, capped=True)
 
     def key(value: str) -> tuple[Any, ...]:
         b = buckets[value]
-        if b.total.covers(wanted):
+        covered = score(b.total, capped=True)
+        if covered == whole:
             slack = (
                 -score(b.creditable, capped=True),
                 -score(b.own, capped=True),
@@ -356,7 +367,7 @@ def _ranked(buckets: dict[str, Bucket], wanted: ResourceVector, *, second: bool)
             )
             return (0, *slack, -b.count, value)
         short = (
-            -score(b.total, capped=True),
+            -covered,
             -score(b.creditable, capped=True),
             -score(b.own, capped=True),
             0,
@@ -373,6 +384,8 @@ def _scores(wanted: ResourceVector) -> Callable[..., int]:
 
     def score(have: ResourceVector, *, capped: bool) -> int:
         total = 0
+        if have is EMPTY:
+            return total
         for name, amount, weight in wants:
             there = have[name]
             total += (amount if capped and there > amount else there) * weight

@@ -94,9 +94,12 @@ class Phase2:
         return Resolution(row.remaining)
 
     def takeable(self, row: Row) -> Iterator[Range]:
-        """Configured machines that suit a Need and are nobody's, or of lower rank."""
+        """Configured machines that suit a Need, of a gang those in its domain, and are nobody's, or of lower
+        rank."""
+        same = row.demand.need.profile.same
         priority = row.demand.need.profile.priority
-        for pool in row.fit.pools(MachineState.CONFIGURED):
+        suited = row.fit.pools(MachineState.CONFIGURED)
+        for pool in suited if same is None else suited.by_value(same.key).get(row.domain or "", ()):
             stocks = self._loose.get(pool, [])
             lower = [
                 self.supply.stock(cell) for cell in pool.cells.values() if cell.binding.priority < priority
@@ -155,9 +158,7 @@ class _Search:
         self._spread = None if spread is None else SpreadCounts(row, spread, phase.supply)
         same = self.need.profile.same
         self._same_key = None if same is None else same.key
-        self._candidates = [
-            candidate for candidate in phase.takeable(row) if self._reachable(candidate.stock)
-        ]
+        self._candidates = list(phase.takeable(row))
 
     def count_drains(self) -> None:
         """Count what is draining already: for this Need, or for nobody and soon enough."""

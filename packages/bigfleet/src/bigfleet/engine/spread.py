@@ -1,10 +1,14 @@
 """Strict topology spread: how evenly a Need's machines must lie (engine.md §10.5, §11)."""
 
+import heapq
 from collections.abc import Iterable
 
 from bigfleet.engine.stock import Row, Stock
 from bigfleet.engine.supply import Supply
 from bigfleet_base.model import MachineState, TopologySpread
+
+Heap = list[tuple[str, Stock]]
+"""Stocks that tie, by their first machine that is left."""
 
 
 def strict_spread(row: Row) -> TopologySpread | None:
@@ -65,18 +69,16 @@ def acquire_spread(row: Row, spread: TopologySpread, supply: Supply) -> None:
 
 def _take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterable[list[Stock]]) -> None:
     """One pass of acquisition under strict spread: a machine at a time, from the best head that may grow."""
-    buckets: dict[str, list[list[Stock]]] = {}
+    buckets: dict[str, list[Heap]] = {}
     for group in groups:
+        # Stocks of one group tie but for ids; those of the next group come behind them.
+        heaps: dict[str, Heap] = {}
         for stock in group:
-            value = counts.domain(stock)
-            if value is None:
-                continue
-            bucket = buckets.setdefault(value, [])
-            # Stocks of one group tie but for ids; those of the next group come behind them.
-            if bucket and bucket[-1][0] in group:
-                bucket[-1].append(stock)
-            else:
-                bucket.append([stock])
+            if stock.left and (value := counts.domain(stock)) is not None:
+                heaps.setdefault(value, []).append((stock.cell.ids[stock.taken], stock))
+        for value, heap in heaps.items():
+            heapq.heapify(heap)
+            buckets.setdefault(value, []).append(heap)
     heads: dict[str, Stock] = {}
     order: dict[str, tuple[bool, float, float, str]] = {}
     stale: Iterable[str] = buckets
@@ -99,10 +101,17 @@ def _take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterabl
         stale = [v for v, head in heads.items() if v == best or not row.remaining.pieces(head.cell.alloc)]
 
 
-def _head(row: Row, bucket: list[list[Stock]]) -> Stock | None:
-    """The stock with a domain's first machine that makes progress."""
-    for group in bucket:
-        useful = [s for s in group if s.left and row.remaining.pieces(s.cell.alloc)]
-        if useful:
-            return min(useful, key=lambda stock: stock.cell.ids[stock.taken])
+def _head(row: Row, bucket: list[Heap]) -> Stock | None:
+    """The stock with a domain's first machine that makes progress; what makes none now never does later."""
+    while bucket:
+        heap = bucket[0]
+        while heap:
+            machine_id, stock = heap[0]
+            if not stock.left or not row.remaining.pieces(stock.cell.alloc):
+                heapq.heappop(heap)
+            elif (first := stock.cell.ids[stock.taken]) != machine_id:
+                heapq.heapreplace(heap, (first, stock))
+            else:
+                return stock
+        del bucket[0]
     return None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any, Final
 
-from bigfleet.engine.cells import Call, Cell
+from bigfleet.engine.cells import Call, Cell, Pool
 from bigfleet.engine.inventory import Identity, Inventory
 from bigfleet.engine.matching import CostKey, Fit
 from bigfleet.engine.stock import Row, Stock, in_order
@@ -27,10 +27,14 @@ class Supply:
         self._stocks: dict[Cell, Stock] = {}
         self._identities: dict[str, Counter[Identity]] = {}
         self._barren: dict[Fit, bool] = {}
+        self._drains: dict[Fit, list[Stock]] = {}
+        self._offers: dict[tuple[Fit, MachineState, bool], Offer] = {}
 
     def begin(self) -> None:
         """A cycle looks at what there is now."""
         self._barren.clear()
+        self._drains.clear()
+        self._offers.clear()
 
     def stock(self, cell: Cell) -> Stock:
         """A cell with its claims."""
@@ -110,10 +114,15 @@ class Supply:
 
     def drains_for_nobody(self, fit: Fit) -> list[Stock]:
         """Draining machines stamped for nobody who is still there, as far as they suit."""
-        drains, suited = self.unstamped_drains, fit.pools(MachineState.DRAINING)
-        if len(drains) <= len(suited):
-            return [stock for cell, stock in drains.items() if fit.suits(cell.machine_class)]
-        return [drains[cell] for pool in suited for cell in pool.cells.values() if cell in drains]
+        known = self._drains.get(fit)
+        if known is None:
+            drains, suited = self.unstamped_drains, fit.pools(MachineState.DRAINING)
+            if len(drains) <= len(suited):
+                known = [stock for cell, stock in drains.items() if fit.suits(cell.machine_class)]
+            else:
+                known = [drains[cell] for pool in suited for cell in pool.cells.values() if cell in drains]
+            self._drains[fit] = known
+        return known
 
     # What can be had
 
@@ -148,19 +157,39 @@ class Supply:
     def _groups(
         self, row: Row, state: MachineState, domain_key: str | None, *, affordable: bool
     ) -> Iterator[list[Stock]]:
-        """Machines of a state that are not the Need's own: cost, then the value to the last tenant (zero
-        for Speculative ones)."""
+        """Machines of a state that are not the Need's own."""
+        own = set(self.own_cells(row, state)) if state is MachineState.IDLE else ()
+        if domain_key is None:
+            groups = iter(self._offer(row.fit, state, affordable))
+        else:
+            groups = self._tied(_priced_in(row, state, domain_key), state, affordable)
+        for group in groups:
+            others = [stock for stock in group if stock.cell not in own] if own else group
+            if others:
+                yield others
+
+    def _offer(self, fit: Fit, state: MachineState, affordable: bool) -> "Offer":
+        offer = self._offers.get((fit, state, affordable))
+        if offer is None:
+            groups = self._tied(fit.pools(state).priced(), state, affordable)
+            offer = self._offers[fit, state, affordable] = Offer(groups)
+        return offer
+
+    def _tied(
+        self, priced: Iterable[tuple[CostKey, list[Pool]]], state: MachineState, affordable: bool
+    ) -> Iterator[list[Stock]]:
+        """Machines of a state that may be had, in groups: cost, then the value to the last tenant (zero for
+        Speculative ones)."""
         idle = state is MachineState.IDLE
         call = Call.CONFIGURE if idle else Call.CREATE
-        for (cost, _), pools in row.fit.pools(state).priced():
+        for (cost, _), pools in priced:
             if (cost < math.inf) is not affordable:
                 continue
             found = [
                 self.stock(cell)
                 for pool in pools
-                if domain_key is None or pool.machine_class.lookup(domain_key) == row.domain
                 for cell in pool.cells.values()
-                if not cell.is_held_off(call) and not (idle and self.owns(row, cell))
+                if not cell.is_held_off(call)
             ]
             if idle and len(found) > 1:
                 yield from in_order(found, _last_value)
@@ -182,6 +211,25 @@ class Supply:
         return cluster in self.reported and identity not in self._identities.get(cluster, ())
 
 
+class Offer:
+    """What Needs with one Profile and unit may buy in one pass, in groups of candidates: put together once a
+    cycle, as far as somebody comes, and without what is sold out."""
+
+    __slots__ = ("_groups", "_more")
+
+    def __init__(self, groups: Iterator[list[Stock]]) -> None:
+        self._groups: list[list[Stock]] = []
+        self._more = groups
+
+    def __iter__(self) -> Iterator[list[Stock]]:
+        for group in self._groups:
+            group[:] = [stock for stock in group if stock.left]
+            yield group
+        for group in self._more:
+            self._groups.append(group)
+            yield group
+
+
 keep_order: Final = attrgetter("keep")
 """The key by which bound machines are kept."""
 _HELPFUL: Final = (
@@ -195,6 +243,15 @@ _HELPFUL: Final = (
 def candidate_key(row: Row, stock: Stock) -> tuple[CostKey, float]:
     """Order of candidates: cost, then the value to the last tenant."""
     return (row.fit.cost_key(stock.cell.machine_class), stock.cell.key.last_reclamation_value)
+
+
+def _priced_in(row: Row, state: MachineState, domain_key: str) -> Iterable[tuple[CostKey, list[Pool]]]:
+    """The pools of a gang's domain in groups of equal cost, the cheapest first."""
+    assert row.domain is not None
+    found: dict[CostKey, list[Pool]] = {}
+    for pool in row.fit.pools(state).by_value(domain_key).get(row.domain, ()):
+        found.setdefault(row.fit.cost_key(pool.machine_class), []).append(pool)
+    return sorted(found.items())
 
 
 def _available(row: Row, cell: Cell, call: Call, domain_key: str | None) -> bool:
