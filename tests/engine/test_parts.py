@@ -24,7 +24,7 @@ from bigfleet.engine.cells import (
     Tally,
 )
 from bigfleet.engine.inventory import Inventory
-from bigfleet.engine.matching import Matcher
+from bigfleet.engine.matching import Fit, Matcher
 from bigfleet.engine.needs import NeedsTable, Place
 from bigfleet.engine.normalise import Demand
 from bigfleet.engine.plan import exchanged
@@ -241,11 +241,32 @@ def test_pools_that_come_up_are_found_and_dead_ones_are_not() -> None:
     fit = Matcher(inventory).fit(need("c", 1).profile, ResourceVector())
     for n in range(3):
         inventory.insert(idle(f"m-{n}", price=float(n)), 0)
-    assert [pool.machine_class.offer.price_per_hour for pool in fit.pools(MachineState.IDLE)] == [0, 1, 2]
+    assert _prices(fit) == [0, 1, 2]
     inventory.remove("m-0")
     inventory.insert(idle("m-9", price=0.5), 0)
 
-    assert [pool.machine_class.offer.price_per_hour for pool in fit.pools(MachineState.IDLE)] == [0.5, 1, 2]
+    assert _prices(fit) == [0.5, 1, 2]
+    assert sorted(pool.machine_class.offer.price_per_hour for pool in fit.pools(MachineState.IDLE)) == [
+        0.5,
+        1,
+        2,
+    ]
+
+
+def test_pools_that_come_up_one_by_one_are_in_the_order_of_their_prices() -> None:
+    inventory = Inventory()
+    fit = Matcher(inventory).fit(need("c", 1).profile, ResourceVector())
+    for n in range(100):
+        inventory.insert(idle(f"m-{n}", price=float(n)), 0)
+    assert _prices(fit) == [*range(100)]
+    inventory.insert(idle("m-dear", price=98.5), 0)
+    inventory.insert(idle("m-cheap", price=0.5), 0)
+
+    assert _prices(fit) == [0, 0.5, *range(1, 99), 98.5, 99]
+
+
+def _prices(fit: Fit) -> list[float]:
+    return [cost for (cost, _), _ in fit.pools(MachineState.IDLE).priced()]
 
 
 def test_dead_pools_do_not_pile_up() -> None:
