@@ -221,19 +221,19 @@ def test_answers_that_made_room_are_let_go_without_the_collector(monkeypatch: py
     gc.collect()
     gc.disable()
     try:
-        before = _kept()
+        before = _count_of(matching.Suited)
         for n in range(20):
             assert len(
                 matcher.fit(need("c", 1, priority=n).profile, ResourceVector()).pools(MachineState.IDLE)
             )
-        assert _kept() == before + 1
+        assert _count_of(matching.Suited) == before + 1
     finally:
         gc.enable()
 
 
-def _kept() -> int:
+def _count_of(kind: type) -> int:
     """A shard hardly ever looks for garbage among what is old: what refers to each other would stay."""
-    return sum(isinstance(each, matching.Suited) for each in gc.get_objects())
+    return sum(isinstance(each, kind) for each in gc.get_objects())
 
 
 def test_pools_that_come_up_are_found_and_dead_ones_are_not() -> None:
@@ -280,6 +280,18 @@ def test_dead_pools_do_not_pile_up() -> None:
     arrivals: Arrivals = inventory.arrivals(MachineState.IDLE)
     assert sum(map(len, arrivals.by_type.values())) < 2_000
     assert len(fit.pools(MachineState.IDLE)) < 2_000
+
+
+def test_classes_that_are_gone_do_not_pile_up() -> None:
+    inventory = Inventory()
+    fit = Matcher(inventory).fit(need("c", 1).profile, ResourceVector())
+    before = _count_of(MachineClass)
+    for n in range(10_000):
+        inventory.insert(idle("m", price=float(n)), 0)
+        assert all(fit.suits(pool.machine_class) for pool in inventory.pools(MachineState.IDLE))
+        inventory.remove("m")
+
+    assert _count_of(MachineClass) < before + 5_000
 
 
 def test_configured_machines_are_counted_by_cluster_and_forgotten_with_the_last() -> None:

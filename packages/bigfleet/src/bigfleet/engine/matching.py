@@ -24,9 +24,6 @@ from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
 _MOST_FITS: Final = 60_000
 """Answers are kept for so many Profiles and units; they come and go, and the oldest makes room."""
 
-_MOST_ANSWERS: Final = 100_000
-"""Of one of them: classes come and go with prices."""
-
 _SORTING: Final = 16
 """As long as one in so many pools is new, putting each in its place is cheaper than sorting."""
 
@@ -80,7 +77,8 @@ class Match(dict[MachineClass, bool]):
         self._pools: dict[MachineState, Pools] = {}
 
     def __missing__(self, machine_class: MachineClass) -> bool:
-        if len(self) >= _MOST_ANSWERS:
+        if len(self) > 2 * len(self._inventory) + 1000:
+            # Most are of classes that are gone: they come and go with prices.
             self.clear()
         answer = self[machine_class] = (
             (not self.instance_types or machine_class.offer.instance_type in self.instance_types)
@@ -158,8 +156,6 @@ class Pools:
             self.listed.clear()
             self._seen.clear()
             self._by_value.clear()
-            # Most pools have died, and with them most classes.
-            match.clear()
         known = len(self.listed)
         for name in match.instance_types or arrivals.by_type:
             pools = arrivals.by_type.get(name)
