@@ -63,7 +63,7 @@ class Match(dict[MachineClass, bool]):
     """Which classes meet some requirements and cover one largest unit alone, as far as anybody asked, and the
     pools of those that do."""
 
-    __slots__ = ("__weakref__", "_inventory", "_pools", "_requirements", "_unit", "instance_types")
+    __slots__ = ("__weakref__", "_inventory", "_most", "_pools", "_requirements", "_unit", "instance_types")
 
     def __init__(
         self, requirements: tuple[Requirement, ...], unit: ResourceVector, inventory: Inventory
@@ -74,18 +74,24 @@ class Match(dict[MachineClass, bool]):
         self._requirements = requirements
         self._unit = unit
         self._inventory = inventory
+        self._most = 0
         self._pools: dict[MachineState, Pools] = {}
 
     def __missing__(self, machine_class: MachineClass) -> bool:
-        if len(self) > 2 * len(self._inventory) + 1000:
-            # Most are of classes that are gone: they come and go with prices.
-            self.clear()
+        if len(self) >= self._most:
+            self._make_room()
         answer = self[machine_class] = (
             (not self.instance_types or machine_class.offer.instance_type in self.instance_types)
             and machine_class.alloc.covers(self._unit)
             and all(r.matches(machine_class.lookup(r.key)) for r in self._requirements)
         )
         return answer
+
+    def _make_room(self) -> None:
+        self._most = 2 * len(self._inventory) + 1000
+        if len(self) >= self._most:
+            # Most are of classes that are gone: they come and go with prices.
+            self.clear()
 
     def pools(self, state: MachineState) -> "Pools":
         """The pools of a state, as far as they have been looked at."""
