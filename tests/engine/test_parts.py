@@ -37,7 +37,7 @@ from tests.engine.dsl import configured, idle, need, same_rack
 
 def _stock(number: int, ids: Sequence[int], alloc: ResourceVector) -> Stock:
     offer = Offer("t", "z", CapacityType.BARE_METAL, alloc, None, 0.0, 0.0)
-    machine_class = MachineClass(number, offer, {})
+    machine_class = MachineClass(number, number, offer, {})
     product = Product(Labels({}), "", "", machine_class, not_deletable=False)
     key = CellKey(MachineState.IDLE, number, Binding(), NO_PAST)
     cell = Cell(key, Pool(machine_class), Tally(), Bound(), product, None)

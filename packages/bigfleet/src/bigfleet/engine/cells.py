@@ -67,10 +67,12 @@ NO_CALL: Final = Call(0)
 class MachineClass:
     """Machines that no Need can tell apart by matching or by cost."""
 
-    __slots__ = ("alloc", "asked", "nano_dollars", "number", "offer")
+    __slots__ = ("alloc", "asked", "kind", "nano_dollars", "number", "offer")
 
-    def __init__(self, number: int, offer: Offer, asked: Mapping[str, str]) -> None:
+    def __init__(self, number: int, kind: int, offer: Offer, asked: Mapping[str, str]) -> None:
         self.number = number
+        self.kind = kind
+        """The same for classes of one size, instance type and zone, as requirements see them."""
         self.offer = offer
         self.asked = asked
         self.alloc = offer.alloc

@@ -19,7 +19,7 @@ from bigfleet_base.model import (
     effective_cost,
     penalty,
 )
-from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
+from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY, ZONE_KEY
 
 _MOST_FITS: Final = 60_000
 """Answers are kept for so many Profiles and units; they come and go, and the oldest makes room."""
@@ -63,7 +63,17 @@ class Match(dict[MachineClass, bool]):
     """Which classes meet some requirements and cover one largest unit alone, as far as anybody asked, and the
     pools of those that do."""
 
-    __slots__ = ("__weakref__", "_inventory", "_most", "_pools", "_requirements", "_unit", "instance_types")
+    __slots__ = (
+        "__weakref__",
+        "_inventory",
+        "_kinds",
+        "_most",
+        "_of_kind",
+        "_of_labels",
+        "_pools",
+        "_unit",
+        "instance_types",
+    )
 
     def __init__(
         self, requirements: tuple[Requirement, ...], unit: ResourceVector, inventory: Inventory
@@ -71,8 +81,11 @@ class Match(dict[MachineClass, bool]):
         super().__init__()
         self.instance_types = _instance_types(requirements)
         """The instance types that can suit; none: any."""
-        self._requirements = requirements
+        self._of_kind = [r for r in requirements if r.key in (INSTANCE_TYPE_KEY, ZONE_KEY)]
+        self._of_labels = [r for r in requirements if r not in self._of_kind]
         self._unit = unit
+        self._kinds: dict[int, bool] = {}
+        """What a class is as far as its kind says."""
         self._inventory = inventory
         self._most = 0
         self._pools: dict[MachineState, Pools] = {}
@@ -80,11 +93,14 @@ class Match(dict[MachineClass, bool]):
     def __missing__(self, machine_class: MachineClass) -> bool:
         if len(self) >= self._most:
             self._make_room()
-        answer = self[machine_class] = (
-            (not self.instance_types or machine_class.offer.instance_type in self.instance_types)
-            and machine_class.alloc.covers(self._unit)
-            and all(r.matches(machine_class.lookup(r.key)) for r in self._requirements)
-        )
+        answer = self._kinds.get(machine_class.kind)
+        if answer is None:
+            answer = self._kinds[machine_class.kind] = machine_class.alloc.covers(self._unit) and _meets(
+                machine_class, self._of_kind
+            )
+        if answer and self._of_labels:
+            answer = _meets(machine_class, self._of_labels)
+        self[machine_class] = answer
         return answer
 
     def _make_room(self) -> None:
@@ -92,6 +108,7 @@ class Match(dict[MachineClass, bool]):
         if len(self) >= self._most:
             # Most are of classes that are gone: they come and go with prices.
             self.clear()
+            self._kinds.clear()
 
     def pools(self, state: MachineState) -> "Pools":
         """The pools of a state, as far as they have been looked at."""
@@ -260,6 +277,10 @@ def _file(found: dict[str, list[Pool]], pools: Iterable[Pool], label: str) -> No
         value = pool.machine_class.lookup(label)
         if value is not None:
             found.setdefault(value, []).append(pool)
+
+
+def _meets(machine_class: MachineClass, requirements: Iterable[Requirement]) -> bool:
+    return all(r.matches(machine_class.lookup(r.key)) for r in requirements)
 
 
 def _instance_types(requirements: Iterable[Requirement]) -> tuple[str, ...]:
