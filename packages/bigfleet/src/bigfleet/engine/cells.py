@@ -126,10 +126,12 @@ class CellKey(NamedTuple):
 class Labels:
     """One set of labels, for all machines that have it."""
 
-    __slots__ = ("products", "values")
+    __slots__ = ("items", "products", "values")
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
+        self.items = frozenset(values.items())
+        """The same in the form they are found by."""
         self.products = 0
         """How many products have it."""
 

@@ -74,7 +74,7 @@ class Inventory:
         self._products: dict[tuple[object, ...], Product] = {}
         self._bindings = _Bindings()
         self._asked: frozenset[str] = frozenset()
-        self._classes: dict[tuple[Offer, tuple[tuple[str, str], ...]], MachineClass] = {}
+        self._classes: dict[tuple[Offer, frozenset[tuple[str, str]]], MachineClass] = {}
         self._class_numbers = 0
         self._kinds: dict[tuple[str | None, str | None, ResourceVector], int] = {}
         self._cells: dict[tuple[object, ...], Cell] = {}
@@ -578,7 +578,7 @@ class Inventory:
         not_deletable = (provider, offer.capacity_type) in self._undeletable
         product = Product(labels, machine.host.provider, provider, machine_class, not_deletable)
         labels.products += 1
-        self._labels[frozenset(labels.values.items())] = labels
+        self._labels[labels.items] = labels
         self._products[_product_key(product)] = product
         return product
 
@@ -589,17 +589,18 @@ class Inventory:
             del self._products[_product_key(product)]
             product.labels.products -= 1
             if not product.labels.products:
-                del self._labels[frozenset(product.labels.values.items())]
+                del self._labels[product.labels.items]
 
     def _class(self, offer: Offer, labels: Labels) -> MachineClass:
-        asked = tuple((key, labels.values[key]) for key in sorted(self._asked & labels.values.keys()))
+        all_asked = self._asked >= labels.values.keys()
+        asked = labels.items if all_asked else frozenset(i for i in labels.items if i[0] in self._asked)
         known = self._classes.get((offer, asked))
         if known is None:
             if len(self._classes) > 2 * len(self._rows) + 1000:
                 self._forget_unused_classes()
             # Numbers are never used twice, so that what is cached for a class can never meet another one.
             self._class_numbers += 1
-            values = labels.values if len(asked) == len(labels.values) else dict(asked)
+            values = labels.values if all_asked else dict(asked)
             kind = self._kind(offer, values)
             known = self._classes[offer, asked] = MachineClass(self._class_numbers, kind, offer, values)
         return known
