@@ -24,7 +24,7 @@ from bigfleet.engine.cells import (
     Tally,
 )
 from bigfleet.engine.inventory import Inventory
-from bigfleet.engine.matching import Matcher
+from bigfleet.engine.matching import Fit, Matcher
 from bigfleet.engine.needs import NeedsTable, Place
 from bigfleet.engine.normalise import Demand
 from bigfleet.engine.plan import exchanged
@@ -37,7 +37,7 @@ from tests.engine.dsl import configured, idle, need, same_rack
 
 def _stock(number: int, ids: Sequence[int], alloc: ResourceVector) -> Stock:
     offer = Offer("t", "z", CapacityType.BARE_METAL, alloc, None, 0.0, 0.0)
-    machine_class = MachineClass(number, offer, {})
+    machine_class = MachineClass(number, number, offer, {})
     product = Product(Labels({}), "", "", machine_class, not_deletable=False)
     key = CellKey(MachineState.IDLE, number, Binding(), NO_PAST)
     cell = Cell(key, Pool(machine_class), Tally(), Bound(), product, None)
@@ -221,19 +221,19 @@ def test_answers_that_made_room_are_let_go_without_the_collector(monkeypatch: py
     gc.collect()
     gc.disable()
     try:
-        before = _kept()
+        before = _count_of(matching.Suited)
         for n in range(20):
             assert len(
                 matcher.fit(need("c", 1, priority=n).profile, ResourceVector()).pools(MachineState.IDLE)
             )
-        assert _kept() == before + 1
+        assert _count_of(matching.Suited) == before + 1
     finally:
         gc.enable()
 
 
-def _kept() -> int:
+def _count_of(kind: type) -> int:
     """A shard hardly ever looks for garbage among what is old: what refers to each other would stay."""
-    return sum(isinstance(each, matching.Suited) for each in gc.get_objects())
+    return sum(isinstance(each, kind) for each in gc.get_objects())
 
 
 def test_pools_that_come_up_are_found_and_dead_ones_are_not() -> None:
@@ -241,11 +241,32 @@ def test_pools_that_come_up_are_found_and_dead_ones_are_not() -> None:
     fit = Matcher(inventory).fit(need("c", 1).profile, ResourceVector())
     for n in range(3):
         inventory.insert(idle(f"m-{n}", price=float(n)), 0)
-    assert [pool.machine_class.offer.price_per_hour for pool in fit.pools(MachineState.IDLE)] == [0, 1, 2]
+    assert _prices(fit) == [0, 1, 2]
     inventory.remove("m-0")
     inventory.insert(idle("m-9", price=0.5), 0)
 
-    assert [pool.machine_class.offer.price_per_hour for pool in fit.pools(MachineState.IDLE)] == [0.5, 1, 2]
+    assert _prices(fit) == [0.5, 1, 2]
+    assert sorted(pool.machine_class.offer.price_per_hour for pool in fit.pools(MachineState.IDLE)) == [
+        0.5,
+        1,
+        2,
+    ]
+
+
+def test_pools_that_come_up_one_by_one_are_in_the_order_of_their_prices() -> None:
+    inventory = Inventory()
+    fit = Matcher(inventory).fit(need("c", 1).profile, ResourceVector())
+    for n in range(100):
+        inventory.insert(idle(f"m-{n}", price=float(n)), 0)
+    assert _prices(fit) == [*range(100)]
+    inventory.insert(idle("m-dear", price=98.5), 0)
+    inventory.insert(idle("m-cheap", price=0.5), 0)
+
+    assert _prices(fit) == [0, 0.5, *range(1, 99), 98.5, 99]
+
+
+def _prices(fit: Fit) -> list[float]:
+    return [cost for (cost, _), _ in fit.pools(MachineState.IDLE).priced()]
 
 
 def test_dead_pools_do_not_pile_up() -> None:
@@ -259,6 +280,18 @@ def test_dead_pools_do_not_pile_up() -> None:
     arrivals: Arrivals = inventory.arrivals(MachineState.IDLE)
     assert sum(map(len, arrivals.by_type.values())) < 2_000
     assert len(fit.pools(MachineState.IDLE)) < 2_000
+
+
+def test_classes_that_are_gone_do_not_pile_up() -> None:
+    inventory = Inventory()
+    fit = Matcher(inventory).fit(need("c", 1).profile, ResourceVector())
+    before = _count_of(MachineClass)
+    for n in range(10_000):
+        inventory.insert(idle("m", price=float(n)), 0)
+        assert all(fit.suits(pool.machine_class) for pool in inventory.pools(MachineState.IDLE))
+        inventory.remove("m")
+
+    assert _count_of(MachineClass) < before + 5_000
 
 
 def test_configured_machines_are_counted_by_cluster_and_forgotten_with_the_last() -> None:

@@ -411,6 +411,15 @@ def test_machine_that_has_its_instance_type_as_a_label_suits(lab: Lab) -> None:
     assert targets(lab.cycle()) == ["m"]
 
 
+@rule("engine.I2")
+@pytest.mark.parametrize("suiting", ["a", "b"])
+def test_instance_types_that_are_labels_only_are_told_apart(lab: Lab, suiting: str) -> None:
+    lab.have(*(idle(f"m-{name}", type="", labels={INSTANCE_TYPE_KEY: name}) for name in "ab"))
+    lab.want(need("c", 2, types(suiting)))
+
+    assert targets(lab.cycle()) == [f"m-{suiting}"]
+
+
 @rule("engine.I21")
 def test_machine_that_joins_others_is_released_when_its_own_hold_is_over() -> None:
     engine = _engine(idle("old", kind=SPOT))

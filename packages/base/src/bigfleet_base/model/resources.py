@@ -4,7 +4,7 @@ The arithmetic does not care about the unit. The operator adds nano-units; the e
 milli-units, rounded up once on ingest (engine.md §2.1).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Final
 
 
@@ -12,11 +12,12 @@ class ResourceVector(Mapping[str, int]):
     """An immutable vector without zero entries, so that equal amounts are equal objects."""
 
     __slots__ = ("_amounts", "_hash")
+    _hash: int
+    """Not there before somebody asks."""
 
     def __init__(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         merged = {**(amounts or {}), **named}
         self._amounts: Final = {name: amount for name, amount in merged.items() if amount}
-        self._hash: int | None = None
 
     def __getitem__(self, name: str) -> int:
         """The amount of one resource; zero when the vector does not mention it."""
@@ -31,13 +32,26 @@ class ResourceVector(Mapping[str, int]):
     def __contains__(self, name: object) -> bool:
         return name in self._amounts
 
+    # As a Mapping does, at a fraction of the time.
+
+    def keys(self) -> KeysView[str]:
+        return self._amounts.keys()
+
+    def values(self) -> ValuesView[int]:
+        return self._amounts.values()
+
+    def items(self) -> ItemsView[str, int]:
+        return self._amounts.items()
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ResourceVector) and self._amounts == other._amounts
 
     def __hash__(self) -> int:
-        if self._hash is None:
+        try:
+            return self._hash
+        except AttributeError:
             self._hash = hash(frozenset(self._amounts.items()))
-        return self._hash
+            return self._hash
 
     def __repr__(self) -> str:
         return f"ResourceVector({self._amounts})"
@@ -45,6 +59,8 @@ class ResourceVector(Mapping[str, int]):
     def __add__(self, other: "ResourceVector") -> "ResourceVector":
         if not self._amounts:
             return other
+        if not other._amounts:
+            return self
         total = dict(self._amounts)
         for name, amount in other._amounts.items():
             total[name] = total.get(name, 0) + amount
@@ -76,13 +92,12 @@ class ResourceVector(Mapping[str, int]):
     def less(self, each: "ResourceVector", count: int) -> "ResourceVector":
         """What is left after ``count`` times ``each``, never below zero."""
         taken = each._amounts
-        return _of(
-            {
-                name: left
-                for name, amount in self._amounts.items()
-                if (left := amount - taken.get(name, 0) * count) > 0
-            }
-        )
+        left: dict[str, int] = {}
+        for name, amount in self._amounts.items():
+            rest = amount - taken.get(name, 0) * count
+            if rest > 0:
+                left[name] = rest
+        return _of(left)
 
     def pieces(self, each: "ResourceVector") -> int:
         """How many of ``each`` still make progress towards this much: none if nothing wanted grows."""
@@ -90,8 +105,9 @@ class ResourceVector(Mapping[str, int]):
         most = 0
         for name, amount in self._amounts.items():
             size = have.get(name, 0)
-            if size > 0 and amount > 0 and (count := -(-amount // size)) > most:
-                most = count
+            # Divided only where so many do not do yet: that takes longest.
+            if size > 0 and amount > most * size:
+                most = -(-amount // size)
         return most
 
     def takes_all(self, total: "ResourceVector", least: "ResourceVector") -> bool:
@@ -116,19 +132,27 @@ class ResourceVector(Mapping[str, int]):
     def covers(self, want: "ResourceVector") -> bool:
         """Whether every amount wanted above zero is here; an empty wish is always covered."""
         have = self._amounts
-        return all(have.get(name, 0) >= amount for name, amount in want._amounts.items() if amount > 0)
+        for name, amount in want._amounts.items():  # noqa: SIM110 # a generator takes twice as long
+            if amount > 0 and have.get(name, 0) < amount:
+                return False
+        return True
 
     def is_zero(self) -> bool:
         """Whether nothing is wanted: no amount above zero."""
-        return not self._amounts or max(self._amounts.values()) <= 0
+        for amount in self._amounts.values():  # noqa: SIM110 # as above
+            if amount > 0:
+                return False
+        return True
 
 
 def _of(amounts: dict[str, int]) -> ResourceVector:
     """A vector of amounts that are known not to be zero."""
-    vector = ResourceVector.__new__(ResourceVector)
+    vector = _new(ResourceVector)
     vector._amounts = amounts  # type: ignore[misc]  # Final, and this is its constructor
-    vector._hash = None
     return vector
+
+
+_new: Final = object.__new__
 
 
 EMPTY: Final = ResourceVector()

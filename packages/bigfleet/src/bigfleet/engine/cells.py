@@ -67,10 +67,12 @@ NO_CALL: Final = Call(0)
 class MachineClass:
     """Machines that no Need can tell apart by matching or by cost."""
 
-    __slots__ = ("alloc", "asked", "nano_dollars", "number", "offer")
+    __slots__ = ("alloc", "asked", "kind", "nano_dollars", "number", "offer")
 
-    def __init__(self, number: int, offer: Offer, asked: Mapping[str, str]) -> None:
+    def __init__(self, number: int, kind: int, offer: Offer, asked: Mapping[str, str]) -> None:
         self.number = number
+        self.kind = kind
+        """The same for classes of one size, instance type and zone, as requirements see them."""
         self.offer = offer
         self.asked = asked
         self.alloc = offer.alloc
@@ -124,10 +126,12 @@ class CellKey(NamedTuple):
 class Labels:
     """One set of labels, for all machines that have it."""
 
-    __slots__ = ("products", "values")
+    __slots__ = ("items", "products", "values")
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
+        self.items = frozenset(values.items())
+        """The same in the form they are found by."""
         self.products = 0
         """How many products have it."""
 

@@ -35,8 +35,9 @@ from bigfleet.engine.cells import (
     without_cell,
 )
 from bigfleet.engine.records import NOTHING, Entry, Kept, Own, Sidecar, kept_of, note
-from bigfleet_base.model import CapacityType, Machine, MachineState, Preemptor
+from bigfleet_base.model import CapacityType, Machine, MachineState, Preemptor, ResourceVector
 from bigfleet_base.model.lifecycle import Memory, check, edge, has_edge
+from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY, ZONE_KEY, lookup
 
 
 class UnknownMachineError(KeyError):
@@ -73,8 +74,9 @@ class Inventory:
         self._products: dict[tuple[object, ...], Product] = {}
         self._bindings = _Bindings()
         self._asked: frozenset[str] = frozenset()
-        self._classes: dict[tuple[Offer, tuple[tuple[str, str], ...]], MachineClass] = {}
+        self._classes: dict[tuple[Offer, frozenset[tuple[str, str]]], MachineClass] = {}
         self._class_numbers = 0
+        self._kinds: dict[tuple[str | None, str | None, ResourceVector], int] = {}
         self._cells: dict[tuple[object, ...], Cell] = {}
         self._bound: dict[tuple[str, MachineState], Bound] = {}
         self._by_owner: dict[tuple[str, MachineState], dict[Identity, Cells]] = {}
@@ -576,7 +578,7 @@ class Inventory:
         not_deletable = (provider, offer.capacity_type) in self._undeletable
         product = Product(labels, machine.host.provider, provider, machine_class, not_deletable)
         labels.products += 1
-        self._labels[frozenset(labels.values.items())] = labels
+        self._labels[labels.items] = labels
         self._products[_product_key(product)] = product
         return product
 
@@ -587,23 +589,34 @@ class Inventory:
             del self._products[_product_key(product)]
             product.labels.products -= 1
             if not product.labels.products:
-                del self._labels[frozenset(product.labels.values.items())]
+                del self._labels[product.labels.items]
 
     def _class(self, offer: Offer, labels: Labels) -> MachineClass:
-        asked = tuple((key, labels.values[key]) for key in sorted(self._asked & labels.values.keys()))
+        all_asked = self._asked >= labels.values.keys()
+        asked = labels.items if all_asked else frozenset(i for i in labels.items if i[0] in self._asked)
         known = self._classes.get((offer, asked))
         if known is None:
             if len(self._classes) > 2 * len(self._rows) + 1000:
                 self._forget_unused_classes()
             # Numbers are never used twice, so that what is cached for a class can never meet another one.
             self._class_numbers += 1
-            values = labels.values if len(asked) == len(labels.values) else dict(asked)
-            known = self._classes[offer, asked] = MachineClass(self._class_numbers, offer, values)
+            values = labels.values if all_asked else dict(asked)
+            kind = self._kind(offer, values)
+            known = self._classes[offer, asked] = MachineClass(self._class_numbers, kind, offer, values)
         return known
+
+    def _kind(self, offer: Offer, asked: Mapping[str, str]) -> int:
+        name, zone = (
+            lookup(key, offer.instance_type, offer.zone, asked) for key in (INSTANCE_TYPE_KEY, ZONE_KEY)
+        )
+        # Named after the first class of it, so that no number is used twice here either.
+        return self._kinds.setdefault((name, zone, offer.alloc), self._class_numbers)
 
     def _forget_unused_classes(self) -> None:
         used = {product.machine_class for product in self._products.values()}
         self._classes = {key: c for key, c in self._classes.items() if c in used}
+        kinds = {machine_class.kind for machine_class in used}
+        self._kinds = {key: kind for key, kind in self._kinds.items() if kind in kinds}
 
 
 def _owner(key: CellKey) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from bigfleet.engine.cells import Pool
-from bigfleet.engine.matching import Fit, Matcher
+from bigfleet.engine.matching import Matcher
 from bigfleet_base.model import MachineState, Profile, ResourceVector
 
 WantedKey = tuple[str, ResourceVector]
@@ -42,12 +42,13 @@ def survey(matcher: Matcher, wanted: Iterable[Wanted]) -> Generator[int, None, d
     for want in wanted:
         yield 1
         if want.key not in found:
-            found[want.key] = _available(matcher.fit(want.profile, want.unit), lowest)
+            found[want.key] = _available(want, matcher, lowest)
     return found
 
 
-def _available(fit: Fit, lowest: dict[Pool, int]) -> Available:
+def _available(want: Wanted, matcher: Matcher, lowest: dict[Pool, int]) -> Available:
     """``lowest`` keeps the lowest priority that each pool serves, for whoever asks next."""
+    fit = matcher.fit(want.profile, want.unit)
     for pool in fit.pools(MachineState.CONFIGURED):
         if pool not in lowest:
             lowest[pool] = min(cell.binding.priority for cell in pool.cells.values())
@@ -57,5 +58,5 @@ def _available(fit: Fit, lowest: dict[Pool, int]) -> Available:
         idle.count(),
         speculative.count(),
         min(prices, default=0.0),
-        any(lowest[pool] < fit.profile.priority for pool in fit.pools(MachineState.CONFIGURED)),
+        any(lowest[pool] < want.profile.priority for pool in fit.pools(MachineState.CONFIGURED)),
     )
