@@ -139,8 +139,8 @@ class Credit:
             self._renamed(cluster, identity)
 
     def _may_claim_the_same(self, heir: Row, row: Row) -> bool:
-        """Whether the menus of one are those of the other: a name that only one of them has makes a difference
-        if bound machines have it too."""
+        """Whether the menus of one are those of the other: a name that only one of them has makes a
+        difference if bound machines have it too."""
         inventory, cluster = self.supply.inventory, row.demand.need.cluster_id
         return heir.fit is row.fit and not any(
             name in inventory.owned(cluster, state)
@@ -470,8 +470,8 @@ class Credit:
         return tie.taken
 
     def _take_all(self, row: Row, tie: Tie, wanted: ResourceVector, stale: list[Stock]) -> bool:
-        """If all was taken, and all of what is there now is wanted: take it. ``stale`` are the stocks in which
-        there may be more or less than before. False if it is not known to be so."""
+        """If all was taken, and all of what is there now is wanted: take it. ``stale`` are the stocks in
+        which there may be more or less than before. False if it is not known to be so."""
         if not tie.whole:
             return False
         taken, parts = tie.taken, []
@@ -489,8 +489,8 @@ class Credit:
         return True
 
     def _take_on(self, row: Row, tie: Tie, wanted: ResourceVector, stale: list[Stock]) -> bool:
-        """If all was taken up to some id: take up to a later one, or an earlier one, as is wanted now. False if
-        that is not known to be right, or far from there."""
+        """If all was taken up to some id: take up to a later one, or an earlier one, as is wanted now. False
+        if that is not known to be right, or far from there."""
         if not (tie.whole or tie.end) or not wanted.is_within(tie.least):
             return False
         self._work += len(tie.stocks)
