@@ -11,9 +11,9 @@ from bigfleet.engine.cycle import CycleInputs, Engine
 from bigfleet.engine.stock import Row
 from bigfleet_base.model import Machine, MachineState, Need, ResourceVector, transition
 from tests.engine.adapter import EngineJudge
-from tests.engine.dsl import configured, many, need, types, units, vector
+from tests.engine.dsl import configured, idle, many, need, types, units, vector
 from tests.engine.judge import Judge, OracleJudge
-from tests.engine.lab import START
+from tests.engine.lab import START, Lab, targets
 from tests.oracle.results import SECOND, CycleInput, Options
 from tests.support.rules import rule
 
@@ -129,3 +129,12 @@ def test_amounts_say_whether_every_piece_is_wanted() -> None:
     assert not want.takes_all(units(13), least=units(3)), "the last one may come when ten are there"
     assert not want.takes_all(vector(gpu=1), least=vector(gpu=1)), "nobody wants one"
     assert not units(0).takes_all(units(1), least=units(1))
+
+
+@rule("engine.I15", "engine.D5")
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (4, 6, 4)], ids=["alike", "of two sizes"])
+def test_few_of_many_ties_are_the_lowest_ids(lab: Lab, sizes: tuple[int, ...]) -> None:
+    lab.have(idle(f"m{n:02}", zone="xyz"[n % 3], size=units(sizes[n % 3])) for n in range(90))
+    lab.want(need("c", 12))
+
+    assert targets(lab.cycle()) == ["m00", "m01", "m02"]

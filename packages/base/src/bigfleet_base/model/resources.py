@@ -4,7 +4,7 @@ The arithmetic does not care about the unit. The operator adds nano-units; the e
 milli-units, rounded up once on ingest (engine.md §2.1).
 """
 
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Final
 
 
@@ -119,6 +119,14 @@ class ResourceVector(Mapping[str, int]):
             if size is not None and amount > have.get(name, 0) - size:
                 return True
         return False
+
+    def columns(self, vectors: "Collection[ResourceVector]") -> list[tuple[list[int], int]]:
+        """For every resource wanted: how much of it each of the vectors has, and how much is wanted."""
+        return [
+            ([vector._amounts.get(name, 0) for vector in vectors], amount)
+            for name, amount in self._amounts.items()
+            if amount > 0
+        ]
 
     def is_within(self, other: "ResourceVector") -> bool:
         """Whether it names nothing that the other does not."""

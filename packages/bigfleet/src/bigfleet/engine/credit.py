@@ -58,7 +58,7 @@ class Credit:
         self._numbers = itertools.count()
         self._queued: set[Row] = set()
         self._unsettled: dict[Stock, None] = {}
-        self._nobodys: dict[tuple[str, MachineState], list[Identity]] = {}
+        self._nobodys: dict[tuple[str, MachineState], list[Cells]] = {}
         self._claimed: dict[Stock, Claim] = {}
         """What the Need whose turn it is held before, and has not claimed again yet."""
         self._moved: list[Stock] = []
@@ -588,10 +588,11 @@ class Credit:
         cluster = row.demand.need.cluster_id
         owned = self.supply.inventory.owned(cluster, state)
         suits = row.fit.suits
-        for identity in (*row.demand.identities, *self._of_nobody(cluster, state, owned.keys())):
-            cells = owned.get(identity)
-            if cells:
-                yield from (self.supply.stock(cell) for cell in cells.values() if suits(cell.machine_class))
+        own = [cells for name in row.demand.identities if (cells := owned.get(name)) is not None]
+        for cells in (*own, *self._of_nobody(cluster, state)):
+            for cell in cells.values():
+                if suits(cell.machine_class):
+                    yield self.supply.stock(cell)
 
     def _foreign(self, row: Row, state: MachineState) -> Iterator[Stock]:
         own, known = row.demand.identities, self.supply.identities(row.demand.need.cluster_id)
@@ -678,13 +679,13 @@ class Credit:
         self._moved.append(claim.stock)
         self._differs = True
 
-    def _of_nobody(
-        self, cluster: str, state: MachineState, present: Collection[Identity]
-    ) -> Iterable[Identity]:
+    def _of_nobody(self, cluster: str, state: MachineState) -> list[Cells]:
         known = self._nobodys.get((cluster, state))
         if known is None:
             named = self.supply.identities(cluster)
-            known = self._nobodys[cluster, state] = [name for name in present if name not in named]
+            owned = self.supply.inventory.owned(cluster, state)
+            known = [cells for name, cells in owned.items() if name not in named]
+            self._nobodys[cluster, state] = known
         return known
 
 

@@ -12,6 +12,8 @@ caller can pause it."""
 
 _PIECE: Final = 8
 """Rows that are worked on between two looks at the clock, where each takes microseconds."""
+_LET_GO: Final = 64
+"""Items that are let go of meanwhile."""
 
 
 def pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -25,7 +27,7 @@ def emptied(items: dict[Any, Any] | list[Any]) -> Work:
     """Let go of all items, a few at a time."""
     take = items.popitem if isinstance(items, dict) else items.pop
     while items:
-        for _ in range(min(_PIECE, len(items))):
+        for _ in range(min(_LET_GO, len(items))):
             take()
         yield 1
 

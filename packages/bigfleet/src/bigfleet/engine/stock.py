@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import accumulate, islice, repeat
 from operator import mul
 from typing import Any, Final
 
@@ -380,60 +381,56 @@ def choose(group: list[Stock], lacking: ResourceVector, used: list[int]) -> list
             break
     else:
         return _first(group, used, lacking.pieces(first))
-    most = max(lacking.pieces(stock.cell.alloc) for stock in group)
-    columns = [([stock.cell.alloc[name] for stock in group], amount) for name, amount in lacking.items()]
-    if most > _FEW and all(min(column) > 0 for column, _ in columns):
-        return _lowest(group, used, columns, most)
+    columns = lacking.columns([stock.cell.alloc for stock in group])
+    if all(min(column) > 0 for column, _ in columns):
+        return _lowest(group, used, columns)
     return _one_by_one(group, lacking, used)
-
-
-_FEW: Final = 8
-"""So few machines are found sooner one by one."""
 
 
 def _first(group: list[Stock], used: list[int], wanted: int) -> list[Part]:
     """So many of the lowest ids of several stocks, as a prefix of each, or all of them."""
     free = [min(wanted, len(stock.cell.ids) - start) for stock, start in zip(group, used, strict=True)]
     if sum(free) > wanted:
-        free = _up_to(_ids(group, used, free)[wanted - 1], group, used, free)
+        free = _counts(_owners(group, used, free, wanted), len(group))
     return _by_id(zip(group, used, free, strict=True))
 
 
-def _lowest(
-    group: list[Stock], used: list[int], columns: list[tuple[list[int], int]], most: int
-) -> list[Part]:
+def _lowest(group: list[Stock], used: list[int], columns: list[tuple[list[int], int]]) -> list[Part]:
     """The lowest ids of several stocks, as a prefix of each: as few as cover all that is lacking, or all of
-    them. Every one of them makes progress, and ``most`` of one stock alone would do."""
+    them. Every one of them makes progress."""
+    most = max(-(-amount // min(column)) for column, amount in columns)
     free = [min(most, len(stock.cell.ids) - start) for stock, start in zip(group, used, strict=True)]
-    if _cover(free, columns):
-        ids = _ids(group, used, free)
-        enough = bisect.bisect_left(
-            ids, True, key=lambda last: _cover(_up_to(last, group, used, free), columns)
+    if all(sum(map(mul, free, column)) >= amount for column, amount in columns):
+        owners = _owners(group, used, free, most)
+        enough = max(
+            bisect.bisect_left(list(accumulate(map(column.__getitem__, owners))), amount)
+            for column, amount in columns
         )
-        free = _up_to(ids[enough], group, used, free)
+        free = _counts(owners[: enough + 1], len(group))
     return _by_id(zip(group, used, free, strict=True))
 
 
-def _ids(group: list[Stock], used: list[int], free: list[int]) -> list[str]:
-    """The ids that are free, in order."""
-    ids: list[str] = []
-    for stock, start, count in zip(group, used, free, strict=True):
-        ids += stock.cell.ids[start : start + count]
-    ids.sort()
-    return ids
+def _owners(group: list[Stock], used: list[int], free: list[int], most: int) -> list[int]:
+    """The numbers of the stocks that have the lowest ids, in their order; so many ids at most."""
+    parts = [s.cell.ids[start : start + count] for s, start, count in zip(group, used, free, strict=True)]
+    if sum(free) > _FEW_OF_MANY * most:
+        merged = heapq.merge(*(zip(part, repeat(number)) for number, part in enumerate(parts)))
+        return [number for _, number in islice(merged, most)]
+    owners: dict[str, int] = {}
+    for number, part in enumerate(parts):
+        owners.update(dict.fromkeys(part, number))
+    return [owners[machine_id] for machine_id in sorted(owners)][:most]
 
 
-def _up_to(last: str, group: list[Stock], used: list[int], free: list[int]) -> list[int]:
-    """How many of each stock come no later than this id."""
-    return [
-        bisect.bisect_right(stock.cell.ids, last, start, start + count) - start
-        for stock, start, count in zip(group, used, free, strict=True)
-    ]
+_FEW_OF_MANY: Final = 8
+"""Where there are more than so many times as many ids, those wanted are found sooner without sorting."""
 
 
-def _cover(parts: list[int], columns: list[tuple[list[int], int]]) -> bool:
-    """Whether so many of each stock are all that is lacking, dimension by dimension."""
-    return all(sum(map(mul, parts, column)) >= amount for column, amount in columns)
+def _counts(owners: list[int], stocks: int) -> list[int]:
+    counts = [0] * stocks
+    for number in owners:
+        counts[number] += 1
+    return counts
 
 
 def _one_by_one(group: list[Stock], lacking: ResourceVector, used: list[int]) -> list[Part]:

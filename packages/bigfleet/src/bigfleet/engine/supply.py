@@ -65,9 +65,11 @@ class Supply:
 
     def enter(self, cluster: str, identity: Identity) -> bool:
         """A Need has this name; True if none had it before."""
-        known = self._identities.setdefault(cluster, Counter())
-        known[identity] += 1
-        return known[identity] == 1
+        known = self._identities.get(cluster)
+        if known is None:
+            known = self._identities[cluster] = Counter()
+        known[identity] = before = known.get(identity, 0) + 1
+        return before == 1
 
     def leave(self, cluster: str, identity: Identity) -> bool:
         """A Need with this name is gone; True if it was the last one."""
