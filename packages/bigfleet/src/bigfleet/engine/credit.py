@@ -58,7 +58,7 @@ class Credit:
         self._numbers = itertools.count()
         self._queued: set[Row] = set()
         self._unsettled: dict[Stock, None] = {}
-        self._nobodys: dict[tuple[str, MachineState], list[Cells]] = {}
+        self._nobodys: dict[tuple[str, MachineState], dict[str, list[Cell]]] = {}
         self._claimed: dict[Stock, Claim] = {}
         """What the Need whose turn it is held before, and has not claimed again yet."""
         self._moved: list[Stock] = []
@@ -588,9 +588,11 @@ class Credit:
         cluster = row.demand.need.cluster_id
         owned = self.supply.inventory.owned(cluster, state)
         suits = row.fit.suits
-        own = [cells for name in row.demand.identities if (cells := owned.get(name)) is not None]
-        for cells in (*own, *self._of_nobody(cluster, state)):
-            for cell in cells.values():
+        nobodys = self._of_nobody(cluster, state)
+        own = [cells.values() for name in row.demand.identities if (cells := owned.get(name)) is not None]
+        strays = [nobodys.get(name, ()) for name in row.fit.instance_types or nobodys]
+        for some in (*own, *strays):
+            for cell in some:
                 if suits(cell.machine_class):
                     yield self.supply.stock(cell)
 
@@ -679,13 +681,16 @@ class Credit:
         self._moved.append(claim.stock)
         self._differs = True
 
-    def _of_nobody(self, cluster: str, state: MachineState) -> list[Cells]:
+    def _of_nobody(self, cluster: str, state: MachineState) -> dict[str, list[Cell]]:
+        """What a cluster has that was bought for no Need of it, by instance type."""
         known = self._nobodys.get((cluster, state))
         if known is None:
+            known = self._nobodys[cluster, state] = {}
             named = self.supply.identities(cluster)
-            owned = self.supply.inventory.owned(cluster, state)
-            known = [cells for name, cells in owned.items() if name not in named]
-            self._nobodys[cluster, state] = known
+            for name, cells in self.supply.inventory.owned(cluster, state).items():
+                if name not in named:
+                    for cell in cells.values():
+                        known.setdefault(cell.machine_class.offer.instance_type, []).append(cell)
         return known
 
 
