@@ -7,7 +7,7 @@ from typing import Final
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.cells import Pool
 from bigfleet.engine.matching import Fit
-from bigfleet.engine.pace import Work, pieces, resorted
+from bigfleet.engine.pace import Work, emptied, pieces, resorted
 from bigfleet.engine.spread import acquire_spread, strict_spread
 from bigfleet.engine.stock import Row, choose
 from bigfleet.engine.supply import Supply
@@ -44,6 +44,7 @@ class Acquisition:
                     self._acquire(row)
                     work += 1 + len(row.bought)
             yield work
+        yield from emptied(self._supply.offers)
 
     def actions(self, rows: Iterable[Row]) -> Generator[int, None, list[Action]]:
         """Bootstraps and Provisions, Need by Need."""

@@ -28,13 +28,14 @@ class Supply:
         self._identities: dict[str, Counter[Identity]] = {}
         self._barren: dict[Fit, bool] = {}
         self._drains: dict[Fit, list[Stock]] = {}
-        self._offers: dict[tuple[Fit, MachineState, bool], Offer] = {}
+        self.offers: dict[tuple[Fit, MachineState, bool], Offer] = {}
+        """What Needs of one Profile may buy, while they do."""
 
     def begin(self) -> None:
         """A cycle looks at what there is now."""
         self._barren.clear()
         self._drains.clear()
-        self._offers.clear()
+        self.offers.clear()
 
     def stock(self, cell: Cell) -> Stock:
         """A cell with its claims."""
@@ -171,10 +172,10 @@ class Supply:
                 yield others
 
     def _offer(self, fit: Fit, state: MachineState, affordable: bool) -> "Offer":
-        offer = self._offers.get((fit, state, affordable))
+        offer = self.offers.get((fit, state, affordable))
         if offer is None:
             groups = self._tied(fit.pools(state).priced(), state, affordable)
-            offer = self._offers[fit, state, affordable] = Offer(groups)
+            offer = self.offers[fit, state, affordable] = Offer(groups)
         return offer
 
     def _tied(
