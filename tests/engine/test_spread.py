@@ -1,5 +1,6 @@
 """Scenarios of strict topology spread (engine.md §17, P)."""
 
+import math
 from collections import Counter
 
 from tests.engine.dsl import (
@@ -168,3 +169,14 @@ def test_own_machine_is_the_first_head(lab: Lab) -> None:
     result = lab.cycle()
 
     assert (claims(result, spread), claims(result, pinned)) == (["own-a"], ["own-b"])
+
+
+@rule("engine.P11", "engine.O9")
+def test_own_machine_that_the_spread_kept_out_is_none_of_the_others_of_infinite_cost(lab: Lab) -> None:
+    pinned = need("c", 3, strict_zones(), interruption=math.inf)
+    risky = many(2, idle, "a", zone="a", kind=SPOT, p=0.1, price=1, bought_for=pinned)
+    lab.have(risky, speculative("b-0", zone="b", kind=ON_DEMAND, price=3))
+    lab.want(pinned)
+
+    # When b-0 has made room in zone a, the turn of the Need's own is over.
+    assert targets(lab.cycle()) == ["a-0", "b-0"]
