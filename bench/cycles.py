@@ -29,6 +29,7 @@ from bigfleet.engine.options import DEFAULTS, REPROBE_EVERY
 from bigfleet.engine.plan import Outcome
 from bigfleet.engine.verdicts import UnmetReason
 from bigfleet.scale import hopeless, mint, resources
+from bigfleet.shard.shell import garbage
 from bigfleet_base.model import CapacityType, MachineState, Need
 
 STEADY_CYCLES: Final = 100
@@ -315,9 +316,10 @@ def _by_key(shortfalls: Mapping[PartKey, Part]) -> list[tuple[PartKey, Part]]:
 
 
 def _forget_garbage() -> None:
-    """As a process does that has loaded its fleet: what stays for good is not searched for garbage again."""
+    """As a shard does that has loaded its fleet."""
+    garbage.look_rarely()
     gc.collect()
-    gc.freeze()
+    garbage.keep_for_good()
 
 
 def _rss_mib() -> float:

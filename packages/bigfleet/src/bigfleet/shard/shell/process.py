@@ -2,7 +2,6 @@
 
 import asyncio
 import faulthandler
-import gc
 import secrets
 import signal
 from collections.abc import Coroutine
@@ -19,6 +18,7 @@ from bigfleet.shard.core.settings import Settings
 from bigfleet.shard.provider import Fence
 from bigfleet.shard.provider.client import ProviderClient
 from bigfleet.shard.provider.endpoints import Endpoint
+from bigfleet.shard.shell import garbage
 from bigfleet.shard.shell.auditlog import AuditLog, AuditLogError
 from bigfleet.shard.shell.datadir import DataDir, DataDirError
 from bigfleet.shard.shell.driver import Clock, Driver, Recorder
@@ -43,8 +43,6 @@ CALLS_GRACE_S: Final = 5.0
 """For provider calls that were sent when the end came (P2)."""
 _CORE_GRACE_S: Final = 1.0
 _SERVER_GRACE_S: Final = 0.5
-_GC_THRESHOLD: Final = (2_500, 2, 40_000)
-"""A walk over the young holds the loop, so it comes often and is short."""
 _STDERR: Final = 2
 
 
@@ -229,12 +227,11 @@ class ShardProcess:
         return self.metrics.render()
 
     async def _freeze_when_listed(self) -> None:
-        """Once the fleet is loaded, spare the collector from walking it again and again: what lives long is
-        frozen, and the oldest generation, whose walk would hold the loop, is looked at rarely."""
-        gc.set_threshold(*_GC_THRESHOLD)
+        """Once the fleet is loaded it stays for good."""
+        garbage.look_rarely()
         while not self.core.ready()[0]:  # noqa: ASYNC110  # the core calls nobody back
             await asyncio.sleep(0.5)
-        gc.freeze()
+        garbage.keep_for_good()
 
     def _audit_failed(self, path: str, error: OSError) -> None:
         self.metrics.counter(series.AUDIT_ERRORS).inc()
