@@ -79,7 +79,7 @@ def view(inventory: Inventory) -> dict[str, Any]:
         "by cluster": {
             (cluster, state): sorted(
                 (repr(_class(machine_class)), repr(_shown(cells.values())))
-                for machine_class, cells in inventory.cluster_classes(cluster, state).items()
+                for machine_class, cells in inventory.cluster_classes(cluster, state)
             )
             for cluster in clusters
             for state in S

@@ -173,7 +173,8 @@ class Bound:
 
     def __init__(self) -> None:
         self.machines = 0
-        self.classes: dict[MachineClass, Cells] = {}
+        self.classes: dict[str, dict[MachineClass, Cells]] = {}
+        """By instance type, because that is what most Profiles ask for."""
 
 
 class Cell:

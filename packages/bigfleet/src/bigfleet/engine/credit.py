@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
-from bigfleet.engine.cells import Cell, Cells
+from bigfleet.engine.cells import Cell
 from bigfleet.engine.domains import Gangs, same_key
 from bigfleet.engine.inventory import Identity
 from bigfleet.engine.pace import pieces
@@ -597,25 +597,14 @@ class Credit:
                     yield self.supply.stock(cell)
 
     def _foreign(self, row: Row, state: MachineState) -> Iterator[Stock]:
-        own, known = row.demand.identities, self.supply.identities(row.demand.need.cluster_id)
-        for cells in self._suiting(row, state):
-            for cell in cells.values():
-                identity = cell.binding.identity
-                if identity in known and identity not in own:
-                    yield self.supply.stock(cell)
-
-    def _suiting(self, row: Row, state: MachineState) -> Iterator[Cells]:
-        """What its cluster has that suits, by class."""
-        classes = self.supply.inventory.cluster_classes(row.demand.need.cluster_id, state)
-        suited = row.fit.pools(state)
-        if len(classes) <= len(suited):
-            suits = row.fit.suits
-            yield from (cells for machine_class, cells in classes.items() if suits(machine_class))
-        else:
-            for pool in suited:
-                cells = classes.get(pool.machine_class)
-                if cells:
-                    yield cells
+        cluster, fit, own = row.demand.need.cluster_id, row.fit, row.demand.identities
+        known = self.supply.identities(cluster)
+        for machine_class, cells in self.supply.inventory.cluster_classes(cluster, state, fit.instance_types):
+            if fit.suits(machine_class):
+                for cell in cells.values():
+                    identity = cell.binding.identity
+                    if identity in known and identity not in own:
+                        yield self.supply.stock(cell)
 
     def own_creating(self, row: Row) -> list[Stock]:
         """Machines in creation that were bought for it."""

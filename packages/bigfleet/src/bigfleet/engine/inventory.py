@@ -125,13 +125,17 @@ class Inventory:
 
     def cluster_cells(self, cluster: str, state: MachineState) -> Iterator[Cell]:
         """The cells of one state that are bound to one cluster."""
-        for cells in self.cluster_classes(cluster, state).values():
+        for _, cells in self.cluster_classes(cluster, state):
             yield from cells.values()
 
-    def cluster_classes(self, cluster: str, state: MachineState) -> Mapping[MachineClass, Cells]:
-        """The same by class."""
+    def cluster_classes(
+        self, cluster: str, state: MachineState, types: Collection[str] = ()
+    ) -> Iterator[tuple[MachineClass, Cells]]:
+        """The same by class, of some instance types or, where none is named, of all."""
         bound = self._bound.get((cluster, state))
-        return bound.classes if bound is not None else {}
+        if bound is not None:
+            for name in types or bound.classes:
+                yield from bound.classes.get(name, {}).items()
 
     def owned(self, cluster: str, state: MachineState) -> Owned:
         """The cells of one state by the Need of one cluster they are attributed to: of those it has, or,
@@ -509,7 +513,7 @@ class Inventory:
         cell = self._cells[key] = Cell(key, pool, tally, bound, product, since)
         pool.cells = with_cell(pool.cells, cell)
         if binding.cluster:
-            bound.classes[machine_class] = with_cell(bound.classes.get(machine_class), cell)
+            _enter(bound.classes.setdefault(machine_class.offer.instance_type, {}), machine_class, cell)
         if owner := _owner(key):
             _enter(self._by_owner.setdefault((owner, state), {}), binding.identity, cell)
         if stamp is not None:
@@ -524,7 +528,10 @@ class Inventory:
         del self._cells[key]
         self._bindings.give_back(binding)
         if binding.cluster:
-            _exit(bound.classes, cell.machine_class, cell)
+            name = cell.machine_class.offer.instance_type
+            _exit(bound.classes[name], cell.machine_class, cell)
+            if not bound.classes[name]:
+                del bound.classes[name]
         if not bound.machines:
             del self._bound[binding.cluster, state]
         if not cell.tally.machines:

@@ -179,7 +179,9 @@ class Folding:
             near = (
                 next(iter(cells.values()))
                 for state in (MachineState.CONFIGURED, MachineState.CONFIGURING)
-                for machine_class, cells in self._inventory.cluster_classes(need.cluster_id, state).items()
+                for machine_class, cells in self._inventory.cluster_classes(
+                    need.cluster_id, state, fit.instance_types
+                )
                 if fit.suits(machine_class)
             )
         else:

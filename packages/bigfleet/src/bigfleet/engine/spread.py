@@ -26,8 +26,8 @@ class SpreadCounts:
         self._counts: dict[str, int] = {}
         cluster, fit = row.demand.need.cluster_id, row.fit
         for state in (MachineState.CONFIGURED, MachineState.CONFIGURING):
-            for machine_class in filter(fit.suits, supply.inventory.cluster_classes(cluster, state)):
-                if (value := machine_class.lookup(self.key)) is not None:
+            for machine_class, _ in supply.inventory.cluster_classes(cluster, state, fit.instance_types):
+                if fit.suits(machine_class) and (value := machine_class.lookup(self.key)) is not None:
                     self._counts[value] = 0
         for state in (MachineState.IDLE, MachineState.SPECULATIVE):
             for value, pools in fit.pools(state).by_value(self.key).items():

@@ -35,7 +35,6 @@ class Supply:
         """A cycle looks at what there is now."""
         self._barren.clear()
         self._drains.clear()
-        self.offers.clear()
 
     def stock(self, cell: Cell) -> Stock:
         """A cell with its claims."""
@@ -225,6 +224,7 @@ class Offer:
         self._more = groups
 
     def __iter__(self) -> Iterator[list[Stock]]:
+        self._groups = [group for group in self._groups if group]
         for group in self._groups:
             group[:] = [stock for stock in group if stock.left]
             yield group
