@@ -57,6 +57,8 @@ MOST_AHEAD: Final = 64
 """Frames of one session that the core may still have to hear of."""
 LAST_WORD_S: Final = 2.0
 """How long streams are waited for when the process ends."""
+MOMENT_S: Final = 0.05
+"""How long an end of the messages may be that of the connection."""
 
 Context: TypeAlias = "aio.ServicerContext[bytes, bytes]"
 
@@ -211,6 +213,9 @@ class Sessions:
                     self._log.debug(
                         "operator message handling", cluster=session.cluster, err="unknown payload"
                     )
+        # A lost connection looks like an orderly end at first; gRPC tells which it is a moment later, by
+        # cancelling the stream.
+        await asyncio.sleep(MOMENT_S)
 
     async def _tell(self, session: "_Session", event: Event) -> None:
         """Pass an event on at once, but never let a peer fill the queue of the core."""
