@@ -452,10 +452,10 @@ class Credit:
             for stock in tie.stocks:
                 stock.readers.add(row)
         else:
-            stale = [stock for stock in row.stale if stock in tie.stocks] if row.stale else []
+            stale = [stock for stock in tie.stocks if stock in row.stale] if row.stale else []
             if not stale and tie.wanted == wanted:
                 return tie.taken
-            if self._take_all(row, tie, wanted, stale) or self._take_on(row, tie, wanted, stale):
+            if self._take_all(row, tie, wanted, stale) or self._take_on(row, tie, wanted, row.stale):
                 tie.wanted = wanted
                 return tie.taken
         for stock in tie.stocks:
@@ -488,7 +488,7 @@ class Credit:
                 self._claim(row, stock, start, end)
         return True
 
-    def _take_on(self, row: Row, tie: Tie, wanted: ResourceVector, stale: list[Stock]) -> bool:
+    def _take_on(self, row: Row, tie: Tie, wanted: ResourceVector, stale: set[Stock]) -> bool:
         """If all was taken up to some id: take up to a later one, or an earlier one, as is wanted now. False
         if that is not known to be right, or far from there."""
         if not (tie.whole or tie.end) or not wanted.is_within(tie.least):
