@@ -27,7 +27,7 @@ from bigfleet.engine.preempt import Phase2, Resolution
 from bigfleet.engine.reclaim import reclaims, releases
 from bigfleet.engine.stock import AgeKey, Row
 from bigfleet.engine.supply import Supply
-from bigfleet.engine.verdicts import NO_SUPPLY, Verdict, aged, judge
+from bigfleet.engine.verdicts import NO_SUPPLY, Matching, Verdict, aged, judge
 from bigfleet.engine.victims import VictimOrder
 
 Change = tuple[Verdict | None, Verdict | None]
@@ -232,6 +232,7 @@ class Plan:
         """Verdicts for those of whom there is something new to say."""
         older: dict[Row, Verdict] = {}
         fresh: dict[Row, Verdict] = {}
+        matching = Matching()
         looked_at = dict.fromkeys(self._credit.looked_at)
         concerned = {**looked_at, **self._credit.short}
         same_blocked = before is not None and before.blocked == found.blocked
@@ -248,7 +249,7 @@ class Plan:
                 ):
                     older[row] = known.aged(age, parked_age)
                 else:
-                    fresh[row] = judge(row, age, parked_age, resolution, found.blocked)
+                    fresh[row] = judge(row, age, parked_age, resolution, found.blocked, matching)
                     work += 1
             yield work
         self.changed += [(self._verdicts.get(row), verdict) for row, verdict in fresh.items()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.cells import Call, Pool
+from bigfleet.engine.matching import Pools, Suited
 from bigfleet.engine.needs import Place
 from bigfleet.engine.options import Options, drain_grace_s
 from bigfleet.engine.pace import Work, pieces
@@ -51,6 +52,10 @@ class Resolution:
     """Whether anything was picked for it now or before."""
 
 
+Sought = tuple[Pools, int, str | None]
+"""What machines are looked for: those that suit, the priority they must give way to, and a gang's domain."""
+
+
 @dataclass(slots=True)
 class Phase2:
     """Phase 2 over the supply that Phase 1 left."""
@@ -71,6 +76,8 @@ class Phase2:
     counted: set[str] = field(default_factory=set)
     _ranges: dict[Stock, list[Range]] = field(default_factory=dict)
     _loose: dict[Pool, list[Stock]] = field(default_factory=dict)
+    _takeable: "dict[Sought, list[Range]]" = field(default_factory=dict)
+    _ordered: "dict[Sought, list[list[Range]]]" = field(default_factory=dict)
 
     def run(self) -> Work:
         """Resolve the unsatisfied Needs one after the other."""
@@ -93,12 +100,31 @@ class Phase2:
             return known
         return Resolution(row.remaining)
 
-    def takeable(self, row: Row) -> Iterator[Range]:
+    def takeable(self, row: Row) -> list[Range]:
         """Configured machines that suit a Need, of a gang those in its domain, and are nobody's, or of lower
-        rank."""
+        rank; the same for all Needs of a priority that ask for the same."""
+        priority, suited = row.demand.need.profile.priority, row.fit.pools(MachineState.CONFIGURED)
+        key = (suited.pools, priority, row.domain)
+        known = self._takeable.get(key)
+        if known is None:
+            known = self._takeable[key] = list(self._lower(row, priority, suited))
+        return known
+
+    def in_order(self, row: Row) -> list[list[Range]]:
+        """The same, excess first, then victims, the best of each first; inside a group ids decide."""
+        priority, suited = row.demand.need.profile.priority, row.fit.pools(MachineState.CONFIGURED)
+        key = (suited.pools, priority, row.domain)
+        known = self._ordered.get(key)
+        if known is None:
+            order, ranges = VictimOrder(self.options), self.takeable(row)
+            excess = [part for part in ranges if part.excess]
+            victims = [part for part in ranges if not part.excess]
+            known = [*order.groups(excess, priority), *order.groups(victims, priority)]
+            self._ordered[key] = known
+        return known
+
+    def _lower(self, row: Row, priority: int, suited: Suited) -> Iterator[Range]:
         same = row.demand.need.profile.same
-        priority = row.demand.need.profile.priority
-        suited = row.fit.pools(MachineState.CONFIGURED)
         for pool in suited if same is None else suited.by_value(same.key).get(row.domain or "", ()):
             stocks = self._loose.get(pool, [])
             lower = [
@@ -158,7 +184,7 @@ class _Search:
         self._spread = None if spread is None else SpreadCounts(row, spread, phase.supply)
         same = self.need.profile.same
         self._same_key = None if same is None else same.key
-        self._candidates = list(phase.takeable(row))
+        self._candidates = phase.takeable(row)
 
     def count_drains(self) -> None:
         """Count what is draining already: for this Need, or for nobody and soon enough."""
@@ -180,10 +206,7 @@ class _Search:
 
     def pick(self) -> None:
         """Pick excess first, then victims, the best first; after each pick the walk starts again."""
-        order = VictimOrder(self._phase.options)
-        excess = [c for c in self._candidates if c.excess]
-        victims = [c for c in self._candidates if not c.excess]
-        groups = [*order.groups(excess, self.priority), *order.groups(victims, self.priority)]
+        groups = self._phase.in_order(self.row)
         while not self.remaining.is_zero() and (best := self._best(groups)) is not None:
             self._take(best)
         if self._spread is not None and any(

@@ -1,16 +1,18 @@
 """One verdict per Need: what it got, and if not enough, why (engine.md §15)."""
 
+from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from bigfleet.engine.matching import Pools, Suited
 from bigfleet.engine.normalise import Demand
 from bigfleet.engine.options import SUPPLY_CAP
 from bigfleet.engine.pace import pieces
 from bigfleet.engine.preempt import Resolution
 from bigfleet.engine.stock import AgeKey, DomainCoverage, Row
-from bigfleet_base.model import EMPTY, MachineState, Need, ResourceVector
+from bigfleet_base.model import MachineState, Need, ResourceVector
 
 
 class UnmetReason(StrEnum):
@@ -123,11 +125,12 @@ def judge(
     parked_age: int,
     resolution: Resolution | None,
     blocked: frozenset[tuple[str, str]],
+    matching: "Matching",
 ) -> Verdict:
     """Put together what the phases know of a Need."""
     counts = _sources(row, resolution)
     claimed = counts.bound + counts.in_flight + counts.idle + counts.speculative
-    reason = UnmetReason.NONE if resolution is None else _reason(row, resolution)
+    reason = UnmetReason.NONE if resolution is None else _reason(row, resolution, matching)
     if resolution is not None:
         outcome = "unsatisfied"
     elif counts.speculative:
@@ -147,13 +150,34 @@ def judge(
         reason=reason,
         detail=_detail(row, reason, blocked),
         outcome=outcome,
-        supply=None if resolution is None else _matching_supply(row),
+        supply=None if resolution is None else _matching_supply(row, matching),
         resolution=resolution,
         candidates=() if resolution is None else tuple(row.candidates),
     )
 
 
-def _reason(row: Row, resolution: Resolution) -> UnmetReason:
+class Matching:
+    """What suits a Need, whoever has it; counted once a cycle for all that ask for the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[Pools, tuple[int, ResourceVector]] = {}
+
+    def of(self, row: Row) -> list[tuple[int, ResourceVector]]:
+        """Machines, and what they are together, state by state."""
+        return [self._count(row.fit.pools(state)) for state in _COUNTED]
+
+    def _count(self, suited: Suited) -> tuple[int, ResourceVector]:
+        known = self._known.get(suited.pools)
+        if known is None:
+            counts: Counter[ResourceVector] = Counter()
+            for pool in suited:
+                counts[pool.machine_class.alloc] += pool.count
+            amounts = ResourceVector.total(alloc * count for alloc, count in counts.items())
+            known = self._known[suited.pools] = (counts.total(), amounts)
+        return known
+
+
+def _reason(row: Row, resolution: Resolution, matching: Matching) -> UnmetReason:
     """The first that applies."""
     if resolution.deficit.is_zero():
         return UnmetReason.PREEMPTION_PENDING
@@ -163,16 +187,14 @@ def _reason(row: Row, resolution: Resolution) -> UnmetReason:
     ):
         return UnmetReason.TOPOLOGY_UNSATISFIABLE
     claims = list(row.claims)
-    matching = [pool for state in _COUNTED for pool in row.fit.pools(state)]
-    if not claims and not matching and not resolution.counted:
+    supply = matching.of(row)
+    if not claims and not any(count for count, _ in supply) and not resolution.counted:
         return UnmetReason.NO_MATCHING_SUPPLY
     if resolution.preempted:
         return UnmetReason.PREEMPTION_EXHAUSTED
     if row.spread_stopped:
         return UnmetReason.SPREAD_UNSATISFIABLE
-    total = EMPTY
-    for pool in matching:
-        total = total + pool.machine_class.alloc * pool.count
+    total = ResourceVector.total(amounts for _, amounts in supply)
     for claim in claims:
         # Claims in the three states are in the sum already.
         if claim.stock.cell.state not in _COUNTED:
@@ -191,8 +213,8 @@ def _detail(row: Row, reason: UnmetReason, blocked: frozenset[tuple[str, str]]) 
     return reason.value if reason in _FINER else ""
 
 
-def _matching_supply(row: Row) -> MatchingSupply:
-    counts = [row.fit.pools(state).count() for state in _COUNTED]
+def _matching_supply(row: Row, matching: Matching) -> MatchingSupply:
+    counts = [count for count, _ in matching.of(row)]
     idle, speculative, configured = (min(count, SUPPLY_CAP) for count in counts)
     return MatchingSupply(idle, speculative, configured, any(count > SUPPLY_CAP for count in counts))
 
