@@ -214,7 +214,7 @@ def test_without_explanations_the_same_is_decided() -> None:
     said = full_result(world, inputs)
     with unexplained():
         unsaid = full_result(world, inputs)
-    assert unsaid.decided == [replace(action, runner_up_cost=None) for action in said.decided] != said.decided
+    assert unsaid.decided == [action._replace(runner_up_cost=None) for action in said.decided] != said.decided
     assert [v.reason for v in unsaid.verdicts] == [v.reason for v in said.verdicts]
     assert explanation_bytes(said) > explanation_bytes(unsaid)
 

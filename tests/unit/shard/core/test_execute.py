@@ -1,7 +1,5 @@
 """Operations that nothing stands in the way of (shard.md §6.3, R6)."""
 
-from dataclasses import replace
-
 import pytest
 
 from bigfleet.engine.actions import Action
@@ -323,7 +321,7 @@ def test_an_action_is_explained_before_its_first_call_and_its_result_follows() -
     world.add("m1", IDLE)
     world.add("m2", CONFIGURED, "c2")
     world.enqueue(
-        replace(bootstrap("m1"), runner_up_cost=2.5), replace(preempt("m2", "c2"), victim_score=0.25)
+        bootstrap("m1")._replace(runner_up_cost=2.5), preempt("m2", "c2")._replace(victim_score=0.25)
     )
     world.succeed(world.calls(world.answer(world.requests()[0]))[0], CONFIGURING)
     world.succeed(

@@ -14,12 +14,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.cells import Call
 from bigfleet.shard.core.effects import Count, Effect
 from bigfleet.shard.core.events import CallEnded, Event, Listed, Observed, SessionClosed
 from bigfleet.shard.core.settings import Settings
 from bigfleet.shard.recording.codec import Codec, DecodeError, EncodeError, schema_digest
-from bigfleet_base.model import Machine, MachineState, ResourceVector
+from bigfleet.shard.recording.replay import as_json
+from bigfleet_base.model import Machine, MachineState, Preemptor, ResourceVector
 from bigfleet_base.telemetry.catalogue import shard as series
 from tests.support.rules import rule
 from tests.unit.shard.recording import values
@@ -50,6 +52,17 @@ def test_every_event_is_read_as_it_was_written(event: Event) -> None:
 @example(Count(series.RECORDING_ERRORS, (), 1))
 def test_every_effect_is_read_as_it_was_written(effect: Effect) -> None:
     assert_survives(EFFECTS, effect)
+
+
+@rule("shard.R8")
+def test_a_named_tuple_is_read_as_it_was_written_and_shown_with_its_names() -> None:
+    victim = Preemptor("a", 1000, "f" * 64, "g")
+    action = Action(ActionKind.PREEMPT, "m-1", Reason.INVERSION, "b", grace_s=30, preemptor=victim)
+
+    assert_survives(Codec(Action), action)
+    assert_survives(Codec(dict[str, Action | None]), {"one": action, "none": None})
+    shown = as_json(action)
+    assert (shown["type"], shown["kind"], shown["preemptor"]["cluster"]) == ("Action", "PREEMPT", "a")
 
 
 @given(values.of(Settings))

@@ -1,7 +1,7 @@
 """What the engine decides (engine.md §2.6)."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from bigfleet_base.model import Preemptor, Profile
 
@@ -27,8 +27,7 @@ class Reason(StrEnum):
     RELEASE = "phase3.release"
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """One decision about one machine."""
 
     kind: ActionKind

@@ -1,7 +1,6 @@
 """Shortfalls: demand that neither supply nor preemption covers, and for how long (engine.md §14)."""
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from bigfleet.engine.options import LEDGER_MEMORY, REPORT_LIMIT
@@ -14,8 +13,7 @@ PartKey = tuple[str, str]
 """(cluster, fingerprint)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """One cluster's unmet demand of one Profile."""
 
     profile: Profile

@@ -133,14 +133,27 @@ def _build(hint: Any, tagged: bool) -> _Form:
             return _Form(tuple[_AnyInt, _AnyInt], _fraction_plain, _fraction_value)
         if issubclass(hint, Series):
             return _Form(str, attrgetter("name"), _series_value)
-        if dataclasses.is_dataclass(hint):
-            return _dataclass(hint, tagged)
-    raise TypeError(f"values of {hint} cannot be recorded: plain data, values of model and dataclasses can")
+        if _is_record(hint):
+            return _record(hint, tagged)
+    raise TypeError(
+        f"values of {hint} cannot be recorded: plain data, values of model, dataclasses and named tuples can"
+    )
 
 
-def _dataclass(cls: type, tagged: bool) -> _Form:
-    # What a class computes itself is computed again.
-    names = [field.name for field in dataclasses.fields(cls) if field.init]
+def _is_record(cls: type) -> bool:
+    """Whether its values have fields with names."""
+    return dataclasses.is_dataclass(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+
+
+def _field_names(cls: Any) -> list[str]:
+    """The fields that make a value; what a class computes itself is computed again."""
+    if issubclass(cls, tuple):
+        return list(cls._fields)
+    return [field.name for field in dataclasses.fields(cls) if field.init]
+
+
+def _record(cls: type, tagged: bool) -> _Form:
+    names = _field_names(cls)
     hints = typing.get_type_hints(cls)
     forms = [_field(cls, name, hints[name]) for name in names]
     wire = msgspec.defstruct(
@@ -151,7 +164,7 @@ def _dataclass(cls: type, tagged: bool) -> _Form:
         forbid_unknown_fields=True,
     )
     return _Form(
-        wire, _dataclass_plain(cls.__name__ if tagged else None, names, forms), _dataclass_value(cls, forms)
+        wire, _record_plain(cls.__name__ if tagged else None, names, forms), _record_value(cls, forms)
     )
 
 
@@ -162,7 +175,7 @@ def _field(cls: type, name: str, hint: Any) -> _Form:
         raise TypeError(f"{cls.__name__}.{name}: {error}") from None
 
 
-def _dataclass_plain(tag: str | None, names: list[str], forms: list[_Form]) -> _Convert:
+def _record_plain(tag: str | None, names: list[str], forms: list[_Form]) -> _Convert:
     head = [] if tag is None else [tag]
     first = len(head)
     steps = [(first + n, form.plain) for n, form in enumerate(forms) if form.plain is not None]
@@ -182,7 +195,7 @@ def _dataclass_plain(tag: str | None, names: list[str], forms: list[_Form]) -> _
     return plain
 
 
-def _dataclass_value(cls: type, forms: list[_Form]) -> _Convert:
+def _record_value(cls: type, forms: list[_Form]) -> _Convert:
     steps = [(n, form.value) for n, form in enumerate(forms) if form.value is not None]
     astuple = msgspec.structs.astuple
     if not steps:
@@ -330,14 +343,14 @@ def _series_value(name: str) -> Series:
 
 
 def _describe(hint: Any, seen: set[Any]) -> str:
-    """The type as text; a dataclass or an enum is spelt out where it is met first."""
+    """The type as text; a record or an enum is spelt out where it is met first."""
     args = typing.get_args(hint)
     if args:
         name = getattr(typing.get_origin(hint), "__name__", "Union")
         return f"{name}[{', '.join(_describe(arg, seen) for arg in args)}]"
     if not isinstance(hint, type):
         return str(hint)
-    if hint in seen or not (dataclasses.is_dataclass(hint) or issubclass(hint, enum.Enum)):
+    if hint in seen or not (_is_record(hint) or issubclass(hint, enum.Enum)):
         return hint.__name__
     seen.add(hint)
     if issubclass(hint, enum.Enum):
@@ -345,5 +358,5 @@ def _describe(hint: Any, seen: set[Any]) -> str:
     if issubclass(hint, Series):
         return "Series"
     hints = typing.get_type_hints(hint)
-    inner = (f"{f.name}: {_describe(hints[f.name], seen)}" for f in dataclasses.fields(hint) if f.init)
+    inner = (f"{name}: {_describe(hints[name], seen)}" for name in _field_names(hint))
     return f"{hint.__name__}({', '.join(inner)})"

@@ -245,6 +245,8 @@ def as_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         fields = {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"type": type(value).__name__, **fields}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {"type": type(value).__name__, **as_json(value._asdict())}
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, Mapping):
