@@ -133,7 +133,6 @@ def unchanged(shape: FleetShape, life: Life, figures: Figures) -> None:
     holds_end = life.now + HOLD_NS
     times, before, probed = [], None, set()
     for _ in range(UNCHANGED_CYCLES):
-        gc.collect()
         result, spent = timed(partial(engine.run, CycleInputs(now=life.now)))
         times.append(spent)
         unmet = {verdict.need.key: verdict for verdict in result.verdicts if not verdict.satisfied}
