@@ -16,10 +16,23 @@ from bigfleet.engine.cycle import CycleInputs, CycleResult, Engine
 from bigfleet.engine.plan import Change
 from bigfleet.engine.stock import Row
 from bigfleet.engine.verdicts import Verdict
-from bigfleet_base.model import Machine
+from bigfleet_base.model import Machine, Operator, Requirement
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
 from tests.engine.adapter import EngineJudge, PersistentEngine, finish
-from tests.engine.dsl import SPOT, configured, creating, draining, gang, idle, many, need, types, units
+from tests.engine.dsl import (
+    RACK_KEY,
+    SPOT,
+    configured,
+    creating,
+    draining,
+    gang,
+    idle,
+    many,
+    need,
+    speculative,
+    types,
+    units,
+)
 from tests.engine.fleets import generate, play
 from tests.engine.lab import START, Lab, claims, targets, verdict
 from tests.oracle.results import SECOND
@@ -74,6 +87,41 @@ def test_random_fleets_are_decided_by_changes_as_by_everything(full_size: bool) 
 
 
 # whom a change of demand concerns
+
+
+@rule("engine.S9", "engine.I15")
+def test_machines_on_their_way_to_two_needs_pass_from_one_to_the_other(lab: Lab) -> None:
+    folded = need("c", 1, Requirement(RACK_KEY, Operator.EXISTS))
+    on_their_way = [creating(f"x{n}", rack="r", size=2, bought_for=folded) for n in (1, 2)]
+    lab.have(on_their_way, speculative("later", rack="r", size=2))
+    small, large = gang("c", 1, group="small"), gang("c", 2, group="large")
+    lab.want(small, large)
+    assert targets(lab.cycle()) == []
+
+    lab.want(small, large, *(gang("c", 1, group=f"small-{n}") for n in (2, 3)))
+    assert targets(lab.cycle()) == ["later"], "the small ones take both, and the large one finds none"
+
+    lab.want(small, large)
+    assert targets(lab.cycle()) == []
+
+
+@rule("engine.S9", "engine.I15")
+def test_need_turns_to_the_first_of_the_machines_on_their_way_once_nobody_else_has_it(lab: Lab) -> None:
+    folded = need("c", 2, Requirement(RACK_KEY, Operator.EXISTS))
+    lab.have(
+        (
+            creating(machine_id, rack="r", zone=zone, size=2, bought_for=folded)
+            for machine_id, zone in (("x1", "a"), ("x2", "b"), ("x3", "a"))
+        ),
+        speculative("later", rack="r", size=2),
+    )
+    small, large = gang("c", 1, group="small"), gang("c", 2, group="large")
+    lab.want(small, large)
+    lab.cycle()
+
+    lab.want(large)
+
+    assert claims(lab.cycle(), folded) == ["x1"]
 
 
 @rule("engine.G6", "engine.I15")
