@@ -7,7 +7,6 @@ looked at again is looked at in its turn, and only later ones can be touched by 
 over a queue ordered by rank is enough, and a walk over all Needs comes to the same claims.
 """
 
-import bisect
 import heapq
 import itertools
 from collections import defaultdict
@@ -18,8 +17,9 @@ from bigfleet.engine.cells import Cell
 from bigfleet.engine.domains import Gangs, same_key
 from bigfleet.engine.inventory import Identity
 from bigfleet.engine.pace import pieces
-from bigfleet.engine.stock import Claim, Groups, Menu, Rank, Reach, Row, Stock, Tie, choose
+from bigfleet.engine.stock import Groups, Menu, Rank, Reach, Row, Stock
 from bigfleet.engine.supply import Supply
+from bigfleet.engine.turn import Turn
 from bigfleet.engine.victims import VictimOrder
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
 
@@ -59,14 +59,7 @@ class Credit:
         self._queued: set[Row] = set()
         self._unsettled: dict[Stock, None] = {}
         self._nobodys: dict[tuple[str, MachineState], dict[str, list[Cell]]] = {}
-        self._claimed: dict[Stock, Claim] = {}
-        """What the Need whose turn it is held before, and has not claimed again yet."""
-        self._moved: list[Stock] = []
-        """Where its claims do not end as they did."""
-        self._differs = False
-        """Whether it holds more or less of something than before."""
-        self._work = 0
-        """How many stocks it has looked into."""
+        self._turn = Turn()
         self._gangs = Gangs(supply)
         self._fresh = True
         """Whether the first walk is still to be finished: everybody is in the queue."""
@@ -229,7 +222,7 @@ class Credit:
             if row in self._queued:
                 self._queued.discard(row)
                 self._credit(row)
-                yield 1 + self._work // _A_ROW
+                yield 1 + self._turn.work // _A_ROW
         for piece in pieces(self._unsettled):
             yield 1
             for stock in piece:
@@ -314,7 +307,7 @@ class Credit:
     def _look_at(self, row: Row, stock: Stock | None = None) -> None:
         """A Need gets another turn, because of what it finds in a stock or for some other reason."""
         if stock is not None and row.stale is not None:
-            row.stale.add(stock)
+            row.stale[stock] = None
         if row not in self._queued:
             self._queued.add(row)
             heapq.heappush(self._queue, (row.rank, next(self._numbers), row))
@@ -323,19 +316,18 @@ class Credit:
 
     def _credit(self, row: Row) -> None:
         promised, visited, lacking, reach = row.promises, row.visited, row.lacking, row.reach
-        self._work, self._differs = 0, row.is_new or row.stale is None
+        turn = self._turn
+        turn.begin(row)
         row.promises, row.visited, row.stopped, row.is_new = {}, [], None, False
         if row.demand.need.profile.same is None:
             row.lacking, row.reach = self._plain(row)
         else:
-            self._claimed, row.holdings = row.holdings, {}
+            turn.put_up_all(row)
             row.lacking, row.reach = self._gangs.place(row, self)
-        for stock in promised.keys() | row.promises.keys():
+        for stock in {**promised, **row.promises}:
             if promised.get(stock) != row.promises.get(stock):
                 self._offered(stock.cell, row.rank)
-        for claim in self._claimed.values():
-            self._give_up(claim)
-        self._claimed = {}
+        turn.give_up_rest()
         if visited != row.visited:
             for stock in visited:
                 stock.readers.discard(row)
@@ -349,11 +341,10 @@ class Credit:
             self.short.pop(row, None)
         else:
             self.short[row] = None
-        if self._differs or row.lacking != lacking:
+        if turn.differs or row.lacking != lacking:
             self.looked_at.append(row)
-        for stock in self._moved:
+        for stock in turn.moved:
             self._changed(stock, row.rank)
-        self._moved.clear()
 
     def _withdraw(self, row: Row) -> None:
         for claim in row.held:
@@ -392,18 +383,18 @@ class Credit:
         wanted."""
         walked, row.walked = row.walked, []
         if row.stale is None:
-            self._claimed, row.holdings = row.holdings, {}
-            row.stale = set()
+            self._turn.put_up_all(row)
+            row.stale = {}
         else:
             # What is on its way is looked for anew each time.
             for stock in [stock for stock in row.holdings if stock.cell.state is MachineState.CREATING]:
-                self._claimed[stock] = row.holdings.pop(stock)
+                self._turn.put_up(row, stock)
         found = self._walk(row)
         if walked != row.walked:
             still = set(row.walked)
             for tie in walked:
                 if tie not in still:
-                    self._leave(row, tie)
+                    self._turn.leave(row, tie)
         for stock in row.stale:
             if not stock.cell.ids:
                 row.take_off(stock)
@@ -416,7 +407,7 @@ class Credit:
             return lacking, Reach.OWN
         for state in BOUND:
             for tie in self._usual_menu(row, state).ties:
-                lacking = lacking - self._visit(row, tie, lacking)
+                lacking = self._turn.visit(row, tie, lacking)
                 if lacking.is_zero():
                     row.stopped = (_USUAL[state], tie.keep)
                     return lacking, Reach.OWN
@@ -437,125 +428,12 @@ class Credit:
             for tie in self._foreign_menu(row, state).ties:
                 wanted = lacking - aside if aside else lacking
                 if not wanted.is_zero():
-                    lacking = lacking - self._visit(row, tie, wanted)
+                    rest = self._turn.visit(row, tie, wanted)
+                    lacking = lacking - tie.taken if aside else rest
                 if lacking.is_zero():
                     row.stopped = (_FOREIGN[state], tie.keep)
                     return lacking, Reach.CLUSTER
         return lacking, Reach.CLUSTER
-
-    def _visit(self, row: Row, tie: Tie, wanted: ResourceVector) -> ResourceVector:
-        """Claim machines that tie, as far as they add to what is wanted; returns what they are together.
-        What is as it was when the Need last came here is not touched."""
-        assert row.stale is not None
-        row.walked.append(tie)
-        if tie.wanted is None:
-            for stock in tie.stocks:
-                stock.readers.add(row)
-        else:
-            stale = [stock for stock in tie.stocks if stock in row.stale] if row.stale else []
-            if not stale and tie.wanted == wanted:
-                return tie.taken
-            if self._take_all(row, tie, wanted, stale) or self._take_on(row, tie, wanted, row.stale):
-                tie.wanted = wanted
-                return tie.taken
-        for stock in tie.stocks:
-            self._put_up(row, stock)
-        tie.wanted = wanted
-        tie.taken, tie.whole = self._take(row, tie.stocks, wanted)
-        tie.end = None
-        if not tie.whole and wanted.is_within(tie.least):
-            # Every one of them made progress, so that none was passed over.
-            taken = [row.holdings[stock] for stock in tie.stocks if stock in row.holdings]
-            tie.end = max(claim.stock.cell.ids[claim.end - 1] for claim in taken)
-        return tie.taken
-
-    def _take_all(self, row: Row, tie: Tie, wanted: ResourceVector, stale: list[Stock]) -> bool:
-        """If all was taken, and all of what is there now is wanted: take it. ``stale`` are the stocks in
-        which there may be more or less than before. False if it is not known to be so."""
-        if not tie.whole:
-            return False
-        taken, parts = tie.taken, []
-        for stock in stale:
-            start, end = stock.before(row.rank), len(stock.cell.ids)
-            taken = taken + stock.cell.alloc * (end - start - row.holding(stock))
-            parts.append((stock, start, end))
-        if not wanted.takes_all(taken, tie.least):
-            return False
-        tie.taken = taken
-        for stock, start, end in parts:
-            self._put_up(row, stock)
-            if start < end:
-                self._claim(row, stock, start, end)
-        return True
-
-    def _take_on(self, row: Row, tie: Tie, wanted: ResourceVector, stale: set[Stock]) -> bool:
-        """If all was taken up to some id: take up to a later one, or an earlier one, as is wanted now. False
-        if that is not known to be right, or far from there."""
-        if not (tie.whole or tie.end) or not wanted.is_within(tie.least):
-            return False
-        self._work += len(tie.stocks)
-        taken, starts, ends = tie.taken, [], []
-        for stock in tie.stocks:
-            known = row.holdings.get(stock)
-            if stock in stale or known is None:
-                ids, start = stock.cell.ids, stock.before(row.rank)
-                end = len(ids) if tie.end is None else bisect.bisect_right(ids, tie.end, start)
-                taken = taken + stock.cell.alloc * (end - start - row.holding(stock))
-            else:
-                start, end = known.start, known.end
-            starts.append(start)
-            ends.append(end)
-        numbers = range(len(starts))
-        for _ in range(_NEAR):
-            if taken.covers(wanted):
-                last = max((tie.stocks[n].cell.ids[ends[n] - 1], n) for n in numbers if starts[n] < ends[n])[
-                    1
-                ]
-                fewer = taken - tie.stocks[last].cell.alloc
-                if not fewer.covers(wanted):
-                    break
-                taken = fewer
-                ends[last] -= 1
-            else:
-                heads = [
-                    (stock.cell.ids[end], n)
-                    for n, (stock, end) in enumerate(zip(tie.stocks, ends, strict=True))
-                    if end < len(stock.cell.ids)
-                ]
-                if not heads:
-                    break
-                first = min(heads)[1]
-                taken = taken + tie.stocks[first].cell.alloc
-                ends[first] += 1
-        else:
-            return False
-        lasts = []
-        tie.taken, tie.whole = taken, True
-        for stock, start, end in zip(tie.stocks, starts, ends, strict=True):
-            known = row.holdings.get(stock)
-            if start < end:
-                lasts.append(stock.cell.ids[end - 1])
-            if end < len(stock.cell.ids):
-                tie.whole = False
-            if known is None or (known.start, known.end) != (start, end):
-                self._put_up(row, stock)
-                if start < end:
-                    self._claim(row, stock, start, end)
-        tie.end = None if tie.whole else max(lasts)
-        return True
-
-    def _put_up(self, row: Row, stock: Stock) -> None:
-        """What the Need has of a stock may be claimed again, by nobody else."""
-        known = row.holdings.pop(stock, None)
-        if known is not None:
-            self._claimed[stock] = known
-
-    def _leave(self, row: Row, tie: Tie) -> None:
-        """The Need has enough before it comes here."""
-        tie.wanted = None
-        for stock in tie.stocks:
-            stock.readers.discard(row)
-            self._put_up(row, stock)
 
     # What a Need may claim, for gangs as well
 
@@ -629,46 +507,8 @@ class Credit:
         elif group[0].before(row.rank) == len(group[0].cell.ids):
             row.visited.append(group[0])
             return lacking
-        taken, _ = self._take(row, group, wanted)
+        taken, _ = self._turn.take(row, group, wanted)
         return lacking - taken
-
-    def _take(self, row: Row, group: list[Stock], wanted: ResourceVector) -> tuple[ResourceVector, bool]:
-        """Claim machines of stocks whose order ids decide; returns what they are together, and whether they
-        are all there were."""
-        self._work += len(group)
-        rank = row.rank
-        used = [stock.before(rank) for stock in group]
-        taken, alloc, total, left = EMPTY, EMPTY, 0, -sum(used)
-        for stock in group:
-            left += len(stock.cell.ids)
-        for stock, start, count in choose(group, wanted, used):
-            self._claim(row, stock, start, start + count)
-            if stock.cell.alloc is not alloc:
-                taken = taken + alloc * total
-                alloc, total = stock.cell.alloc, 0
-            total += count
-            left -= count
-        return taken + alloc * total, not left
-
-    def _claim(self, row: Row, stock: Stock, start: int, end: int) -> None:
-        claim = self._claimed.pop(stock, None)
-        if claim is None:
-            claim = Claim(stock, start, end, row)
-            stock.add(claim)
-            self._moved.append(stock)
-            self._differs = True
-        else:
-            if claim.end != end:
-                self._moved.append(stock)
-            if claim.end - claim.start != end - start:
-                self._differs = True
-            claim.start, claim.end = start, end
-        row.holdings[stock] = claim
-
-    def _give_up(self, claim: Claim) -> None:
-        claim.stock.claims.remove(claim)
-        self._moved.append(claim.stock)
-        self._differs = True
 
     def _of_nobody(self, cluster: str, state: MachineState) -> dict[str, list[Cell]]:
         """What a cluster has that was bought for no Need of it, by instance type."""
@@ -683,8 +523,6 @@ class Credit:
         return known
 
 
-_NEAR: Final = 16
-"""So many machines more or fewer are found sooner one by one."""
 _A_ROW: Final = 4
 """Looking into so many stocks takes as long as a row."""
 _Place = TypeVar("_Place")

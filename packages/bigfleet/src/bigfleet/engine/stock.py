@@ -110,7 +110,7 @@ Groups = list[list[Stock]]
 class Tie:
     """Stocks on a menu that tie, and what the Need took of them when it last came to them."""
 
-    __slots__ = ("_least", "end", "keep", "stocks", "taken", "wanted", "whole")
+    __slots__ = ("_least", "end", "keep", "rest", "stocks", "taken", "wanted", "whole")
 
     def __init__(self, keep: tuple[float, float], stocks: list[Stock]) -> None:
         self.keep = keep
@@ -120,10 +120,12 @@ class Tie:
         """What it wanted then; None if it did not come so far."""
         self.taken = EMPTY
         """What it took."""
+        self.rest = EMPTY
+        """What it still wanted then."""
         self.whole = False
         """Whether that was all there was."""
         self.end: str | None = None
-        """If not: the last id it took, where it took all that come before it."""
+        """If not: an id up to which it took all there are, and nothing beyond."""
         self._least: ResourceVector | None = None
 
     def add(self, stock: Stock) -> None:
@@ -232,7 +234,7 @@ class Row:
     """Of a plain Need: how far it came on its menus, and there it is among the readers."""
     is_new: bool = True
     """Whether its first turn is still to come."""
-    stale: set[Stock] | None = None
+    stale: dict[Stock, None] | None = None
     """Of a plain Need: where it may find something else than when it last came there; None: everywhere."""
     stopped: tuple[int, tuple[float, float]] | None = None
     """Where it had enough, if that was among what its cluster has."""
