@@ -387,8 +387,9 @@ class Credit:
             row.stale = {}
         else:
             # What is on its way is looked for anew each time.
-            for stock in [stock for stock in row.holdings if stock.cell.state is MachineState.CREATING]:
+            for stock in row.coming:
                 self._turn.put_up(row, stock)
+        row.coming = []
         found = self._walk(row)
         if walked != row.walked:
             still = set(row.walked)
@@ -413,11 +414,13 @@ class Credit:
                     return lacking, Reach.OWN
         own = self.own_creating(row)
         if own:
+            row.coming += own
             lacking = self.take(row, own, lacking)
         if lacking.is_zero():
             return lacking, Reach.OWN
         ownerless = self.ownerless(row)
         if ownerless:
+            row.coming += ownerless
             lacking = self.take(row, ownerless, lacking)
         if lacking.is_zero():
             return lacking, Reach.OWNERLESS

@@ -131,7 +131,8 @@ class Tie:
     def add(self, stock: Stock) -> None:
         """One more."""
         self.stocks.append(stock)
-        self._least = None
+        if self._least is not None and stock.cell.alloc is not self._least:
+            self._least = ResourceVector.common((self._least, stock.cell.alloc))
 
     @property
     def least(self) -> ResourceVector:
@@ -232,6 +233,8 @@ class Row:
     """Where it is among the readers, what stands on its menus apart."""
     walked: list[Tie] = field(default_factory=list)
     """Of a plain Need: how far it came on its menus, and there it is among the readers."""
+    coming: list[Stock] = field(default_factory=list)
+    """Of a plain Need: machines in creation that it looked at."""
     is_new: bool = True
     """Whether its first turn is still to come."""
     stale: dict[Stock, None] | None = None
@@ -305,7 +308,7 @@ class Row:
             stock.readers.discard(row)
         if menus:
             self.usual, self.foreign = row.usual, row.foreign
-            self.walked, self.stale = row.walked, row.stale
+            self.walked, self.coming, self.stale = row.walked, row.coming, row.stale
         for stock in self.reads():
             stock.readers.add(self)
 
@@ -333,7 +336,7 @@ class Row:
         """Forget all machines, so that what is gone is gone at once: rows, claims and stocks refer to each
         other, and a process that lives long hardly ever looks for garbage among what is old."""
         self.holdings, self.bought, self.visited, self.promises = {}, [], [], {}
-        self.usual, self.foreign, self.walked, self.stale = {}, {}, [], None
+        self.usual, self.foreign, self.walked, self.coming, self.stale = {}, {}, [], [], None
 
     def buy(self, parts: "list[Part]") -> None:
         """Acquire the next machines of some stocks that tie."""
