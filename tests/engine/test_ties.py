@@ -135,6 +135,25 @@ def test_machine_that_was_passed_over_among_ties_is_taken_once_it_adds_something
     assert set(claims(lab.cycle(), processors)) == {"1-g", "2-p", "3-p"}
 
 
+@rule("engine.I15")
+def test_need_that_wanted_less_of_some_ties_goes_on_where_it_stopped(lab: Lab) -> None:
+    lab.have(
+        (configured(i, "c", type="a") for i in ("1", "3")),
+        (configured(i, "c", type="b") for i in ("2", "4", "5")),
+        # So many others that what happens to these is no upheaval.
+        (configured(f"other-{n}", "other", type=f"t{n}") for n in range(10)),
+    )
+    lab.want(*(need("other", 1, types(f"t{n}")) for n in range(10)))
+    for amount, held in ((4, {"1", "2", "3", "4"}), (2, {"1", "2"})):
+        wanted = need("c", amount, types("a", "b"))
+        lab.want(wanted)
+        assert set(claims(lab.cycle(), wanted)) == held
+
+    lab.judge.apply(transition(lab.machine("2"), MachineState.FAILED, last_error="host lost"), lab.now)
+
+    assert set(claims(lab.cycle(), wanted)) == {"1", "3"}
+
+
 def test_amounts_say_whether_every_piece_is_wanted() -> None:
     want = units(10)
 
