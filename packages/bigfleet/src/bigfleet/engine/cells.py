@@ -189,7 +189,6 @@ class Cell:
         "alloc",
         "binding",
         "bound",
-        "held_off",
         "idle_from",
         "ids",
         "key",
@@ -209,7 +208,6 @@ class Cell:
         self.key = key
         self.state = key.state
         self.binding = key.binding
-        self.held_off = int(key.past.held_off)
         self.pool = pool
         self.machine_class = pool.machine_class
         self.alloc = pool.machine_class.alloc
@@ -249,7 +247,8 @@ class Cell:
 
     def is_held_off(self, call: Call) -> bool:
         """Whether this call may not be made on its machines now."""
-        return self.held_off != 0 and self.held_off & call != 0
+        held_off = self.key.past.held_off
+        return held_off != 0 and held_off & call != 0
 
     def values(self) -> "Iterable[Cell]":
         """Itself: a dict of one cell would be larger than the cell (``Cells``)."""

@@ -518,7 +518,7 @@ class Inventory:
             _enter(self._by_owner.setdefault((owner, state), {}), binding.identity, cell)
         if stamp is not None:
             _enter(self._by_stamp, _stamp_key(stamp), cell)
-        if cell.held_off:
+        if key.past.held_off:
             _enter(self._held_off, pool, cell)
         return cell
 
@@ -542,7 +542,7 @@ class Inventory:
                 del self._by_owner[owner, state]
         if key.past.preempted_for is not None:
             _exit(self._by_stamp, _stamp_key(key.past.preempted_for), cell)
-        if cell.held_off:
+        if key.past.held_off:
             _exit(self._held_off, pool, cell)
         pool.cells = without_cell(pool.cells, cell)
         if not pool.cells:
