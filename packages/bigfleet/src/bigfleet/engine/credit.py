@@ -324,9 +324,10 @@ class Credit:
         else:
             turn.put_up_all(row)
             row.lacking, row.reach = self._gangs.place(row, self)
-        for stock in {**promised, **row.promises}:
-            if promised.get(stock) != row.promises.get(stock):
-                self._offered(stock.cell, row.rank)
+        if promised or row.promises:
+            for stock in {**promised, **row.promises}:
+                if promised.get(stock) != row.promises.get(stock):
+                    self._offered(stock.cell, row.rank)
         turn.give_up_rest()
         if visited != row.visited:
             for stock in visited:

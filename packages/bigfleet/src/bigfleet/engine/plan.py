@@ -142,9 +142,10 @@ class Plan:
             self._acquisition.undo()
             yield from self._credit.hear(arrived.reported)
             yield from self._exchange(stamped)
-            for cell in touched:
-                self._credit.touch(cell)
-                yield 1
+            for piece in pieces(touched):
+                yield len(piece)
+                for cell in piece:
+                    self._credit.touch(cell)
             found = yield from self._work_out(told)
         yield "phase3"
         parked = yield from memory.parking.aged(found.gangs, self.supply, told.tick)

@@ -98,11 +98,14 @@ class Supply:
 
     def own_cells(self, row: Row, state: MachineState) -> Iterator[Cell]:
         """The cells of a state that were bought for a Need and suit it."""
-        owned = self.inventory.owned(row.demand.need.cluster_id, state)
-        for identity in row.demand.identities:
-            for cell in owned.get(identity, {}).values():
-                if row.fit.suits(cell.machine_class):
-                    yield cell
+        owned, identities = self.inventory.owned(row.demand.need.cluster_id, state), row.demand.identities
+        # A folded Need has a name for each gang in it.
+        for identity in owned.keys() & identities if len(owned) < len(identities) else identities:
+            cells = owned.get(identity)
+            if cells is not None:
+                for cell in cells.values():
+                    if row.fit.suits(cell.machine_class):
+                        yield cell
 
     def drains_for(self, row: Row) -> list[Stock]:
         """Draining machines stamped for this Need."""

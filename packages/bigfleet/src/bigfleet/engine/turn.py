@@ -91,6 +91,8 @@ class Turn:
         are all there were."""
         self.work += len(group)
         rank = row.rank
+        if len(group) == 1:
+            return self._take_of(row, group[0], wanted)
         used = [stock.before(rank) for stock in group]
         taken, alloc, total, left = EMPTY, EMPTY, 0, -sum(used)
         for stock in group:
@@ -103,6 +105,15 @@ class Turn:
             total += count
             left -= count
         return taken + alloc * total, not left
+
+    def _take_of(self, row: Row, stock: Stock, wanted: ResourceVector) -> tuple[ResourceVector, bool]:
+        """The same of one stock alone."""
+        cell, start = stock.cell, stock.before(row.rank)
+        there = len(cell.ids)
+        count = min(there - start, wanted.pieces(cell.alloc))
+        if count:
+            self._claim(row, stock, start, start + count)
+        return cell.alloc * count, start + count == there
 
     def _take_all(self, row: Row, tie: Tie, wanted: ResourceVector, stale: list[Stock]) -> bool:
         """If all was taken, and all of what is there now is wanted: take it. ``stale`` are the stocks in
@@ -140,7 +151,7 @@ class Turn:
                 else:
                     heapq.heappop(heads)
             whole = not heads
-        elif tie.least is not tie.stocks[0].cell.alloc or (taken - tie.least).covers(wanted):
+        elif (taken - tie.least).covers(wanted):
             self.work += len(tie.stocks)
             lasts = _lasts(row, tie, spans)
             for _ in range(_NEAR):
@@ -227,8 +238,9 @@ def _lasts(row: Row, tie: Tie, spans: _Spans) -> list[tuple[str, Stock]]:
     """The last id of every stock that the Need has, in order."""
     lasts = []
     for stock in tie.stocks:
-        start, end = _span(row, stock, spans)
-        if start < end:
-            lasts.append((stock.cell.ids[end - 1], stock))
+        if stock in spans or stock in row.holdings:
+            start, end = _span(row, stock, spans)
+            if start < end:
+                lasts.append((stock.cell.ids[end - 1], stock))
     lasts.sort()
     return lasts
