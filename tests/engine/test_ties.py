@@ -60,8 +60,10 @@ def _history(rng: random.Random, sizes: tuple[ResourceVector, ...]) -> "Iterator
                 after = transition(machine, MachineState.FAILED, last_error="host lost")
             elif machine.state is MachineState.FAILED:
                 after = transition(machine, MachineState.IDLE)
-            else:
+            elif machine.state is MachineState.IDLE:
                 after = transition(machine, MachineState.CONFIGURING, cluster="c")
+            else:
+                after = transition(machine, MachineState.CONFIGURED)
             machines[machine_id] = after
             changed.append(after)
         for number in rng.sample(range(3), rng.choice((0, 1, 1, 2))):
@@ -152,6 +154,20 @@ def test_need_that_wanted_less_of_some_ties_goes_on_where_it_stopped(lab: Lab) -
     lab.judge.apply(transition(lab.machine("2"), MachineState.FAILED, last_error="host lost"), lab.now)
 
     assert set(claims(lab.cycle(), wanted)) == {"1", "3"}
+
+
+@rule("engine.I15", "engine.I2")
+def test_small_machine_that_joins_ties_of_large_ones_is_left_where_those_will_do(lab: Lab) -> None:
+    lab.have(configured(i, "c", size=2) for i in ("1", "2"))
+    for amount in (10, 9):
+        lab.want(need("c", amount))
+        lab.cycle()
+
+    lab.have(configured("3", "c", size=1))
+    wanted = need("c", 4)
+    lab.want(wanted)
+
+    assert set(claims(lab.cycle(), wanted)) == {"1", "2"}
 
 
 def test_amounts_say_whether_every_piece_is_wanted() -> None:
