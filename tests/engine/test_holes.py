@@ -18,6 +18,8 @@ from bigfleet_base.model import (
     TopologySpread,
     WhenUnsatisfiable,
 )
+from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
+from tests.engine.adapter import finish
 from tests.engine.differential import first_difference
 from tests.engine.dsl import (
     BARE_METAL,
@@ -32,6 +34,7 @@ from tests.engine.dsl import (
     need,
     speculative,
     types,
+    units,
     vector,
 )
 from tests.engine.fleets import Description, generate
@@ -197,6 +200,44 @@ def test_verdict_says_where_the_machines_of_a_need_come_from() -> None:
     assert (found.bound, found.in_flight, found.idle, found.speculative, found.displaced) == (1, 1, 1, 2, 1)
     assert (theirs.sources.bound, result.holders.held["victim"]) == (1, 1)
     assert result.holders.lost == {"victim": 1}
+
+
+@rule("engine.L4")
+def test_witness_sees_who_holds_what_before_the_changes_that_wait_are_written() -> None:
+    engine = _engine(configured(str(n), "c") for n in (1, 2, 3))
+    engine.needs.apply_rollup("c", [need("c", 2)], START)
+    seen: list[dict[str, int]] = []
+
+    work = engine.cycle(CycleInputs(now=START, witness=lambda result: seen.append(result.holders.held)))
+    next(work)
+    engine.inventory.remove("1")
+    result = finish(work)
+
+    assert seen == [{"1": 0, "2": 0}] and [a.machine_id for a in result.decided] == ["3"]
+    assert sorted(engine.inventory) == ["2", "3"]
+
+
+# machines that are odd
+
+
+@rule("engine.O3")
+@pytest.mark.parametrize("price", [1e300, 1.7e308, float("inf")])
+def test_machine_of_an_absurd_price_is_bought_like_any_other(lab: Lab, price: float) -> None:
+    lab.have(speculative("cheap", price=1), idle("dear", price=price))
+    lab.want(need("c", 2))
+
+    assert targets(lab.cycle()) == (["cheap", "dear"] if price == float("inf") else ["dear", "cheap"])
+
+
+@rule("engine.I1")
+def test_machine_whose_type_is_a_label_counts_once_for_a_need_that_names_the_empty_type(lab: Lab) -> None:
+    wanted = need("c", 2, types("", "a"))
+    lab.have(configured("m", "c", type="", labels={INSTANCE_TYPE_KEY: "a"}))
+    lab.want(wanted)
+
+    seen = verdict(lab.cycle(), wanted)
+
+    assert (seen.claimed, seen.deficit) == (1, units(1))
 
 
 # release and rails

@@ -1,5 +1,6 @@
 """When cycles run, and what they may start (shard.md §3)."""
 
+import math
 from collections.abc import Generator
 
 import pytest
@@ -354,3 +355,12 @@ def test_a_cycle_is_logged_with_its_actions_by_kind_and_its_times_by_phase() -> 
 
     assert [line["actions"] for line in lines if line["actions"]] == [{"Bootstrap": 2}]
     assert {"cycle", "needs", "actions", "deferred", "shortfalls", "phases_ms"} == set(lines[0])
+
+
+def test_machines_of_absurd_prices_are_served_and_counted_like_others() -> None:
+    dear = machines(3, prefix="dear", instance_type="gold", price_per_hour=1.7e308)
+    lab = Lab([*machines(1), *dear])
+    lab.operator("c1", need("c1", 1), need("c1", 1, kind="gold"))
+    lab.run_until(lambda: len(lab.ids(S.CONFIGURED)) == 2)
+
+    assert lab.gauge(series.INVENTORY_HOURLY_COST, "Idle", "OnDemand") == math.inf

@@ -8,6 +8,8 @@ arithmetic. A fleet of half a million machines has some thousands of cells.
 """
 
 import bisect
+import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntFlag
@@ -76,12 +78,18 @@ class MachineClass:
         self.offer = offer
         self.asked = asked
         self.alloc = offer.alloc
-        self.nano_dollars = round(offer.price_per_hour * 1e9)
+        self.nano_dollars = _nano_dollars(offer.price_per_hour)
         """The price in whole numbers, so that a sum does not drift."""
 
     def lookup(self, key: str) -> str | None:
         """The value a requirement on ``key`` sees; only keys that were asked for are known."""
         return lookup(key, self.offer.instance_type, self.offer.zone, self.asked)
+
+
+def _nano_dollars(price: float) -> int:
+    nano_dollars = price * 1e9
+    # Any price is a price, one that has no double a billion times as large included.
+    return round(nano_dollars) if nano_dollars < math.inf else int(min(price, sys.float_info.max)) * 10**9
 
 
 class Past(NamedTuple):

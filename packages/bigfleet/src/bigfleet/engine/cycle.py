@@ -50,6 +50,8 @@ class CycleInputs:
     judging: Callable[[bool], Callable[[Change], None]] = lambda _: lambda _: None
     """Gives whom to tell of every verdict that changes in more than its age; asked with True if all that was
     told before is to be forgotten, because everything is told anew."""
+    witness: "Callable[[CycleResult], None]" = lambda _: None
+    """Shown the result while the inventory still is what was decided on."""
     wanted: Sequence[Wanted] = ()
     """What somebody wants to know the available capacity of."""
 
@@ -81,7 +83,7 @@ class CycleResult:
 
 class Holders:
     """Who holds each machine, and who lost one in this cycle, as indexes into the verdicts; put together when
-    somebody asks, which must be before the next cycle."""
+    somebody asks, which must be before any machine changes: ``CycleInputs.witness`` may."""
 
     def __init__(self, rows: list[Row], phase2: Phase2) -> None:
         self._rows = rows
@@ -152,6 +154,7 @@ class Engine:
                     progress = next(work)
                 except StopIteration as finished:
                     result: CycleResult = finished.value
+                    inputs.witness(result)
                     return result
                 if isinstance(progress, str):
                     self.phase = progress

@@ -287,5 +287,5 @@ def _instance_types(requirements: Iterable[Requirement]) -> tuple[str, ...]:
     for requirement in requirements:
         if requirement.key == INSTANCE_TYPE_KEY and requirement.operator is Operator.IN:
             # A machine without a type of its own may have it as a label.
-            return (*requirement.values, "")
+            return tuple(dict.fromkeys((*requirement.values, "")))
     return ()

@@ -351,6 +351,7 @@ class ShardCore:
             admit=self.gates.admit,
             free_places=self.executor.free_places(),
             judging=self.reporter.judging,
+            witness=self.reporter.witness,
             wanted=self.hints.wanted(),
         )
         self._work = self.engine.cycle(inputs, SLICE_ROWS)

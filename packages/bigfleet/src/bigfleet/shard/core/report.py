@@ -88,6 +88,10 @@ class Reporter:
             self._tally = _Tally()
         return self._tally.take
 
+    def witness(self, result: CycleResult) -> None:
+        """Look at single machines while they are what was decided on."""
+        attribute(self._ctx, result)
+
     def cycle(self, result: CycleResult, phases_ns: tuple[tuple[str, int], ...], *, deferred: int) -> None:
         """Publish all that a cycle found out; ``deferred`` actions were left out before the rails."""
         tally = self._tally
@@ -104,7 +108,6 @@ class Reporter:
         self._ctx.show(series.NEEDS_ROWS, {("plain",): tally.plain, ("same",): tally.same})
         self._ctx.show(series.DEMAND_UNITS, {(name,): n for name, n in sorted(tally.machines.items()) if n})
         self._line(result, phases_ns)
-        attribute(self._ctx, result)
 
     def timer(self) -> None:
         """A minute is over since the shortfalls were logged."""
@@ -209,7 +212,7 @@ class Reporter:
             machines[state.title, kind.title, _penalty_label(penalty)] += tally.machines
             nano_dollars[state.title, kind.title] += tally.nano_dollars
         self._ctx.show(series.INVENTORY_MACHINES, dict(machines))
-        self._ctx.show(series.INVENTORY_HOURLY_COST, {key: n / 1e9 for key, n in nano_dollars.items()})
+        self._ctx.show(series.INVENTORY_HOURLY_COST, {key: _dollars(n) for key, n in nano_dollars.items()})
 
     def _line(self, result: CycleResult, phases_ns: tuple[tuple[str, int], ...]) -> None:
         ctx = self._ctx
@@ -247,6 +250,13 @@ def _machines_implied(verdict: Verdict) -> int:
         return max(-(-verdict.claimed * need.aggregate[name] // covered[name]) for name in short)
     units = [-(-need.aggregate[name] // amount) for name, amount in need.min_unit.items() if amount > 0]
     return max([1, verdict.claimed, *units])
+
+
+def _dollars(nano_dollars: int) -> float:
+    try:
+        return nano_dollars / 10**9
+    except OverflowError:
+        return math.inf
 
 
 def _penalty_label(dollars: float) -> str:
