@@ -159,7 +159,9 @@ class Credit:
     def touch(self, cell: Cell) -> None:
         """A cell got or lost machines."""
         stock = self.supply.stock(cell)
-        self.supply.settle(cell)
+        if cell.ids:
+            self.supply.settle(cell)
+        # Who counted on what is gone hears of it, whoever it would belong to by now.
         self._changed(stock, None)
         if self._fresh:
             return
@@ -278,6 +280,11 @@ class Credit:
                     and (after is None or row.rank > after)
                     and row.fit.suits(cell.machine_class)
                 ):
+                    self._look_at(row)
+        elif cell.state is MachineState.CREATING:
+            # Gangs of a class that was folded once share a name, and look at all that is on its way to it.
+            for row in self._named.get((cell.binding.target_cluster, cell.binding.identity), ()):
+                if after is None or row.rank > after:
                     self._look_at(row)
         elif cell.state in BOUND:
             visited = (_FOREIGN[cell.state], stock.keep)

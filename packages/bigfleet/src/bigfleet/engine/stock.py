@@ -301,13 +301,13 @@ class Row:
 
     def inherit(self, row: "Row", *, menus: bool) -> None:
         """Take over what another one of the same rank came to hold, and its menus if they are the same."""
-        self.holdings, self.visited, self.promises = row.holdings, row.visited, row.promises
+        self.holdings, self.promises = row.holdings, row.promises
         for claim in self.holdings.values():
             claim.row = self
         for stock in row.reads():
             stock.readers.discard(row)
         if menus:
-            self.usual, self.foreign = row.usual, row.foreign
+            self.usual, self.foreign, self.visited = row.usual, row.foreign, row.visited
             self.walked, self.coming, self.stale = row.walked, row.coming, row.stale
         for stock in self.reads():
             stock.readers.add(self)
