@@ -61,6 +61,11 @@ def generate(seed: int) -> Description:
     return _Generator(random.Random(seed)).fleet()
 
 
+def generate_life(seed: int) -> Description:
+    """A fleet of this seed over 30 to 60 cycles; its Needs come and go and want more or less of the same."""
+    return _Generator(random.Random(seed)).life()
+
+
 @dataclass(frozen=True)
 class Step:
     """One cycle of a history with all that went into it."""
@@ -319,6 +324,39 @@ class _Generator:
             "machines": machines,
             "steps": [self.step(i, machines) for i in range(cycles)],
         }
+
+    def life(self) -> Description:
+        rng = self.rng
+        self.patient = self.withdrawing = False
+        fleet = self.fleet()
+        usual = self.needs
+        # Each of them as it is and in other amounts, the small steps of demand above all.
+        kinds = [[n, *(len(usual) + 3 * n + k for k in range(3))] for n in range(len(usual))]
+        fleet["needs"] = usual + [self.more_or_less(need) for need in usual for _ in range(3)]
+        shown: list[int | None] = [rng.choice(kind) if rng.random() < 0.8 else None for kind in kinds]
+        steps = []
+        for number in range(rng.randint(30, 60)):
+            step = {**self.step(number, fleet["machines"]), "rollups": []}
+            for cluster in CLUSTERS:
+                rows = [n for n, need in enumerate(usual) if need["cluster"] == cluster]
+                moved = [n for n in rows if rng.random() < 0.15]
+                for n in moved:
+                    shown[n] = rng.choice(kinds[n]) if rng.random() < 0.7 else None
+                if number == 0 or moved:
+                    step["rollups"].append([cluster, [row for n in rows if (row := shown[n]) is not None]])
+            steps.append(step)
+        return {**fleet, "steps": steps}
+
+    def more_or_less(self, need: Description) -> Description:
+        """The same Need in another amount."""
+        if self.rng.random() < 0.3:
+            aggregate, _ = self.amounts()
+        else:
+            name = self.rng.choice([*need["aggregate"], "cpu"])
+            step = 1000 * self.rng.choice([-2, -1, 1, 1, 2, 4])
+            aggregate = {**need["aggregate"], name: max(0, need["aggregate"].get(name, 0) + step)}
+            aggregate[name] = min(HUGE, aggregate[name])
+        return {**need, "aggregate": aggregate}
 
     def few(self, least: int, most: int) -> int:
         """Any number of the range, small ones more often: they find as much and cost less."""
