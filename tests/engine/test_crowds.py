@@ -29,10 +29,10 @@ _SIZES = (
 )
 
 
-@pytest.fixture(params=["as it is", "all is large"])
+@pytest.fixture(params=["as-it-is", "all-is-large"])
 def _sizes(request: pytest.FixtureRequest) -> Iterator[None]:
     with ExitStack() as patched:
-        for module, name in _SIZES if request.param == "all is large" else ():
+        for module, name in _SIZES if request.param == "all-is-large" else ():
             patched.enter_context(mock.patch.object(module, name, 2))
         yield
 
