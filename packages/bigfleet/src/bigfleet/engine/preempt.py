@@ -2,8 +2,9 @@
 (engine.md §11)."""
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.cells import Call, Pool
@@ -14,7 +15,7 @@ from bigfleet.engine.pace import Work, pieces
 from bigfleet.engine.spread import SpreadCounts, strict_spread
 from bigfleet.engine.stock import Row, Span, Stock
 from bigfleet.engine.supply import Supply
-from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
+from bigfleet.engine.victims import VictimOrder, in_time
 from bigfleet_base.model import EMPTY, MachineState, Need, Preemptor, ResourceVector
 
 
@@ -56,6 +57,37 @@ Sought = tuple[Pools, int, str | None]
 """What machines are looked for: those that suit, the priority they must give way to, and a gang's domain."""
 
 
+class Takeable:
+    """Configured machines that suit a Need, of a gang those in its domain, and are nobody's, or of lower
+    rank; the same for all Needs of a priority that ask for the same. What is taken of them stays taken, so
+    that what is empty is let go where somebody comes upon it."""
+
+    def __init__(self, ranges: Iterable[Range], priority: int, order: VictimOrder) -> None:
+        self.ranges = list(ranges)
+        self._priority = priority
+        self._order = order
+
+    @cached_property
+    def groups(self) -> list[list[Range]]:
+        """Excess first, then victims, of each the best first; inside a group ids decide."""
+        excess = [part for part in self.ranges if part.excess]
+        victims = [part for part in self.ranges if not part.excess]
+        order, priority = self._order, self._priority
+        return [*order.groups(excess, priority), *order.groups(victims, priority)]
+
+    @cached_property
+    def from_lowest(self) -> list[Range]:
+        """The lowest stamp last."""
+        return sorted(self.ranges, key=_stamp, reverse=True)
+
+    def lowest_stamp(self, usable: Callable[[Stock], bool]) -> int | None:
+        """The lowest assigned priority among those that would do; None where none would."""
+        ranges = self.from_lowest
+        while ranges and not len(ranges[-1]):
+            ranges.pop()
+        return next((_stamp(part) for part in reversed(ranges) if len(part) and usable(part.stock)), None)
+
+
 @dataclass(slots=True)
 class Phase2:
     """Phase 2 over the supply that Phase 1 left."""
@@ -76,8 +108,7 @@ class Phase2:
     counted: set[str] = field(default_factory=set)
     _ranges: dict[Stock, list[Range]] = field(default_factory=dict)
     _loose: dict[Pool, list[Stock]] = field(default_factory=dict)
-    _takeable: "dict[Sought, list[Range]]" = field(default_factory=dict)
-    _ordered: "dict[Sought, list[list[Range]]]" = field(default_factory=dict)
+    _takeable: dict[Sought, Takeable] = field(default_factory=dict)
 
     def run(self) -> Work:
         """Resolve the unsatisfied Needs one after the other."""
@@ -100,27 +131,14 @@ class Phase2:
             return known
         return Resolution(row.remaining)
 
-    def takeable(self, row: Row) -> list[Range]:
-        """Configured machines that suit a Need, of a gang those in its domain, and are nobody's, or of lower
-        rank; the same for all Needs of a priority that ask for the same."""
+    def takeable(self, row: Row) -> Takeable:
+        """What may be taken for a Need."""
         priority, suited = row.demand.need.profile.priority, row.fit.pools(MachineState.CONFIGURED)
         key = (suited.pools, priority, row.domain)
         known = self._takeable.get(key)
         if known is None:
-            known = self._takeable[key] = list(self._lower(row, priority, suited))
-        return known
-
-    def in_order(self, row: Row) -> list[list[Range]]:
-        """The same, excess first, then victims, the best of each first; inside a group ids decide."""
-        priority, suited = row.demand.need.profile.priority, row.fit.pools(MachineState.CONFIGURED)
-        key = (suited.pools, priority, row.domain)
-        known = self._ordered.get(key)
-        if known is None:
-            order, ranges = VictimOrder(self.options), self.takeable(row)
-            excess = [part for part in ranges if part.excess]
-            victims = [part for part in ranges if not part.excess]
-            known = [*order.groups(excess, priority), *order.groups(victims, priority)]
-            self._ordered[key] = known
+            ranges = self._lower(row, priority, suited)
+            known = self._takeable[key] = Takeable(ranges, priority, VictimOrder(self.options))
         return known
 
     def _lower(self, row: Row, priority: int, suited: Suited) -> Iterator[Range]:
@@ -206,20 +224,60 @@ class _Search:
 
     def pick(self) -> None:
         """Pick excess first, then victims, the best first; after each pick the walk starts again."""
-        groups = self._phase.in_order(self.row)
-        while not self.remaining.is_zero() and (best := self._best(groups)) is not None:
+        reached: list[_Heaps] = []
+        beyond = map(self._heaps, self._candidates.groups)
+        while not self.remaining.is_zero() and (best := self._best(reached, beyond)) is not None:
             self._take(best)
         if self._spread is not None and any(
             len(c) and self._wanted(c.stock) and self._spread.domain(c.stock) is not None
-            for c in self._candidates
+            for c in self._candidates.ranges
         ):
             self.row.spread_stopped = True
 
-    def _best(self, groups: list[list[Range]]) -> Range | None:
-        for group in groups:
-            usable = [c for c in group if len(c) and self._usable(c.stock)]
-            if usable:
-                return min(usable, key=lambda c: c.stock.cell.ids[c.start])
+    def _best(self, reached: list["_Heaps"], beyond: Iterator["_Heaps"]) -> Range | None:
+        while reached and not reached[0]:
+            del reached[0]
+        for heaps in reached:
+            if (best := self._first(heaps)) is not None:
+                return best
+        for heaps in beyond:
+            reached.append(heaps)
+            if (best := self._first(heaps)) is not None:
+                return best
+        return None
+
+    def _heaps(self, group: list[Range]) -> "_Heaps":
+        """Machines that tie, by the domain they lie in where that matters."""
+        group[:] = [part for part in group if len(part)]
+        heaps: _Heaps = {}
+        for part in group:
+            domain = "" if self._spread is None else self._spread.domain(part.stock)
+            if domain is not None:
+                heaps.setdefault(domain, []).append((part.stock.cell.ids[part.start], part))
+        for heap in heaps.values():
+            heapq.heapify(heap)
+        return heaps
+
+    def _first(self, heaps: "_Heaps") -> Range | None:
+        """The one with the lowest id that would do; what makes no progress now never does later."""
+        best: tuple[str, Range] | None = None
+        for domain, heap in list(heaps.items()):
+            head = self._head(heap)
+            if head is None:
+                del heaps[domain]
+            elif (best is None or head[0] < best[0]) and self._usable(head[1].stock):
+                best = head
+        return None if best is None else best[1]
+
+    def _head(self, heap: list[tuple[str, Range]]) -> tuple[str, Range] | None:
+        while heap:
+            machine_id, part = heap[0]
+            if not len(part) or not self._wanted(part.stock):
+                heapq.heappop(heap)
+            elif (first := part.stock.cell.ids[part.start]) != machine_id:
+                heapq.heapreplace(heap, (first, part))
+            else:
+                return heap[0]
         return None
 
     def _take(self, candidate: Range) -> None:
@@ -264,7 +322,7 @@ class _Search:
 
     def _soon_enough(self, machine_id: str) -> bool:
         if not self._is_lowest_known:
-            self._lowest = lowest_stamp(c for c in self._candidates if len(c) and self._usable(c.stock))
+            self._lowest = self._candidates.lowest_stamp(self._usable)
             self._is_lowest_known = True
         return in_time(self._phase.supply, machine_id, self.priority, self._lowest, self._phase.now)
 
@@ -279,6 +337,14 @@ class _Search:
 
     def _usable(self, stock: Stock) -> bool:
         return self._wanted(stock) and (self._spread is None or self._spread.eligible(stock))
+
+
+_Heaps = dict[str, list[tuple[str, Range]]]
+"""Machines that tie, by domain; in each a heap by the first id that is left."""
+
+
+def _stamp(part: Range) -> int:
+    return part.stock.cell.binding.priority
 
 
 def _preemptor(need: Need) -> Preemptor:
