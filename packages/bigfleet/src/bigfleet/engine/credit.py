@@ -256,7 +256,8 @@ class Credit:
         for cell in affected:
             self.supply.settle(cell)
             for row in self._far:
-                self._look_at(row)
+                if row.fit.suits(cell.machine_class):
+                    self._look_at(row)
 
     def _changed(self, stock: Stock, after: Rank | None) -> None:
         """Those whose turn comes later find something else in a stock than before."""

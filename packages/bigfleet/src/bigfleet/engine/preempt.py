@@ -5,6 +5,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.cells import Call, Pool
@@ -210,74 +211,59 @@ class _Search:
             (True, self._phase.supply.drains_for(self.row)),
             (False, self._phase.supply.drains_for_nobody(self.row.fit)),
         ):
-            waiting = self._drains(stocks)
-            while not self.remaining.is_zero() and (found := self._next_drain(waiting, stamped)) is not None:
-                machine_id, stock = waiting.pop(found)
+            waiting, passed = self._drains(stocks), list[_Drain]()
+            while not self.remaining.is_zero():
+                found = self._next_drain(waiting, passed, stamped)
+                if found is None:
+                    break
+                machine_id, stock = found
                 self._phase.counted.add(machine_id)
                 self.counted.append(machine_id)
                 self.preempted |= stamped
                 self._account(stock)
-                if self._spread is None:
-                    # What was passed over makes no progress later either; under strict spread a count
-                    # may have opened its domain, so the walk starts again.
-                    del waiting[:found]
 
     def pick(self) -> None:
         """Pick excess first, then victims, the best first; after each pick the walk starts again."""
-        reached: list[_Heaps] = []
-        beyond = map(self._heaps, self._candidates.groups)
+        reached: list[_Tied] = []
+        beyond = map(_Tied, self._candidates.groups)
         while not self.remaining.is_zero() and (best := self._best(reached, beyond)) is not None:
+            lowest = None if self._spread is None else self._spread.lowest
             self._take(best)
+            if self._spread is not None and self._spread.lowest != lowest:
+                for tied in reached:
+                    tied.reopen()
         if self._spread is not None and any(
             len(c) and self._wanted(c.stock) and self._spread.domain(c.stock) is not None
             for c in self._candidates.ranges
         ):
             self.row.spread_stopped = True
 
-    def _best(self, reached: list["_Heaps"], beyond: Iterator["_Heaps"]) -> Range | None:
-        while reached and not reached[0]:
+    def _best(self, reached: list["_Tied"], beyond: Iterator["_Tied"]) -> Range | None:
+        while reached and reached[0].is_empty():
             del reached[0]
-        for heaps in reached:
-            if (best := self._first(heaps)) is not None:
+        for tied in reached:
+            if (best := self._first(tied)) is not None:
                 return best
-        for heaps in beyond:
-            reached.append(heaps)
-            if (best := self._first(heaps)) is not None:
+        for tied in beyond:
+            reached.append(tied)
+            if (best := self._first(tied)) is not None:
                 return best
         return None
 
-    def _heaps(self, group: list[Range]) -> "_Heaps":
-        """Machines that tie, by the domain they lie in where that matters."""
-        group[:] = [part for part in group if len(part)]
-        heaps: _Heaps = {}
-        for part in group:
-            domain = "" if self._spread is None else self._spread.domain(part.stock)
-            if domain is not None:
-                heaps.setdefault(domain, []).append((part.stock.cell.ids[part.start], part))
-        for heap in heaps.values():
-            heapq.heapify(heap)
-        return heaps
-
-    def _first(self, heaps: "_Heaps") -> Range | None:
-        """The one with the lowest id that would do; what makes no progress now never does later."""
-        best: tuple[str, Range] | None = None
-        for domain, heap in list(heaps.items()):
-            head = self._head(heap)
-            if head is None:
-                del heaps[domain]
-            elif (best is None or head[0] < best[0]) and self._usable(head[1].stock):
-                best = head
-        return None if best is None else best[1]
-
-    def _head(self, heap: list[tuple[str, Range]]) -> tuple[str, Range] | None:
-        while heap:
-            machine_id, part = heap[0]
+    def _first(self, tied: "_Tied") -> Range | None:
+        """The one with the lowest id that would do."""
+        heads = tied.heads
+        while heads:
+            machine_id, part = heads[0]
             if not len(part) or not self._wanted(part.stock):
-                heapq.heappop(heap)
+                # What makes no progress now never does later.
+                heapq.heappop(heads)
             elif (first := part.stock.cell.ids[part.start]) != machine_id:
-                heapq.heapreplace(heap, (first, part))
+                heapq.heapreplace(heads, (first, part))
+            elif self._usable(part.stock):
+                return part
             else:
-                return heap[0]
+                tied.full.append(heapq.heappop(heads))
         return None
 
     def _take(self, candidate: Range) -> None:
@@ -307,18 +293,29 @@ class _Search:
         if self._spread is not None:
             self._spread.add(stock)
 
-    def _drains(self, stocks: Iterable[Stock]) -> list[tuple[str, Stock]]:
+    def _drains(self, stocks: Iterable[Stock]) -> Iterator["_Drain"]:
         # What makes no progress now never does later.
         reachable = [stock for stock in stocks if self._wanted(stock) and self._reachable(stock)]
-        ids = [[(machine_id, n) for machine_id in stock.cell.ids] for n, stock in enumerate(reachable)]
-        merged = heapq.merge(*ids)
-        return [(i, reachable[n]) for i, n in merged if i not in self._phase.counted]
+        merged = heapq.merge(*(zip(stock.cell.ids, repeat(n)) for n, stock in enumerate(reachable)))
+        return ((i, reachable[n]) for i, n in merged if i not in self._phase.counted)
 
-    def _next_drain(self, waiting: list[tuple[str, Stock]], stamped: bool) -> int | None:
-        for position, (machine_id, stock) in enumerate(waiting):
-            if self._usable(stock) and (stamped or self._soon_enough(machine_id)):
-                return position
+    def _next_drain(
+        self, waiting: Iterator["_Drain"], passed: list["_Drain"], stamped: bool
+    ) -> "_Drain | None":
+        """The first that will do. What was passed over makes no progress later either; under strict spread a
+        count may have opened its domain, so the walk starts again."""
+        for position, (machine_id, stock) in enumerate(passed):
+            if self._will_do(machine_id, stock, stamped):
+                return passed.pop(position)
+        for machine_id, stock in waiting:
+            if self._will_do(machine_id, stock, stamped):
+                return machine_id, stock
+            if self._spread is not None:
+                passed.append((machine_id, stock))
         return None
+
+    def _will_do(self, machine_id: str, stock: Stock, stamped: bool) -> bool:
+        return self._usable(stock) and (stamped or self._soon_enough(machine_id))
 
     def _soon_enough(self, machine_id: str) -> bool:
         if not self._is_lowest_known:
@@ -339,8 +336,30 @@ class _Search:
         return self._wanted(stock) and (self._spread is None or self._spread.eligible(stock))
 
 
-_Heaps = dict[str, list[tuple[str, Range]]]
-"""Machines that tie, by domain; in each a heap by the first id that is left."""
+_Drain = tuple[str, Stock]
+"""A machine that drains already."""
+
+
+class _Tied:
+    """Machines that tie, so that ids decide."""
+
+    def __init__(self, group: list[Range]) -> None:
+        group[:] = [part for part in group if len(part)]
+        self.heads = [(part.stock.cell.ids[part.start], part) for part in group]
+        """The first of each range, as a heap."""
+        heapq.heapify(self.heads)
+        self.full: list[tuple[str, Range]] = []
+        """Those in domains that have enough until the emptiest has more."""
+
+    def is_empty(self) -> bool:
+        """Whether none of them will ever do."""
+        return not self.heads and not self.full
+
+    def reopen(self) -> None:
+        """The emptiest domain has more."""
+        self.heads += self.full
+        heapq.heapify(self.heads)
+        self.full.clear()
 
 
 def _stamp(part: Range) -> int:

@@ -1,6 +1,7 @@
 """Strict topology spread: how evenly a Need's machines must lie (engine.md §10.5, §11)."""
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 
 from bigfleet.engine.stock import Row, Stock
@@ -24,6 +25,8 @@ class SpreadCounts:
         self.key = spread.topology_key
         self._skew = max(1, spread.max_skew)
         self._counts: dict[str, int] = {}
+        self.lowest = 0
+        """What the emptiest domain has; while machines are added one by one it only rises."""
         cluster, fit = row.demand.need.cluster_id, row.fit
         for state in (MachineState.CONFIGURED, MachineState.CONFIGURING):
             for machine_class, _ in supply.inventory.cluster_classes(cluster, state, fit.instance_types):
@@ -33,6 +36,8 @@ class SpreadCounts:
             for value, pools in fit.pools(state).by_value(self.key).items():
                 if any(pool.cells for pool in pools):
                     self._counts[value] = 0
+        self._domains = Counter(self._counts.values())
+        """How many domains have so many."""
         for claim in row.claims:
             self.add(claim.stock, len(claim))
 
@@ -43,14 +48,22 @@ class SpreadCounts:
     def add(self, stock: Stock, count: int = 1) -> None:
         """Count machines that are the Need's from here on."""
         value = self.domain(stock)
-        if value is not None:
-            self._counts[value] = self._counts.get(value, 0) + count
+        if value is None:
+            return
+        before = self._counts.get(value)
+        if before is not None:
+            self._domains[before] -= 1
+            if not self._domains[before]:
+                del self._domains[before]
+        after = self._counts[value] = (before or 0) + count
+        self._domains[after] += 1
+        if before is None or before == self.lowest:
+            self.lowest = min(self._domains)
 
     def eligible(self, stock: Stock) -> bool:
         """Whether one more machine there keeps the skew."""
         value = self.domain(stock)
-        lowest = min(self._counts.values(), default=0)
-        return value is not None and self._counts.get(value, 0) <= lowest + self._skew - 1
+        return value is not None and self._counts.get(value, 0) <= self.lowest + self._skew - 1
 
 
 def acquire_spread(row: Row, spread: TopologySpread, supply: Supply) -> None:
@@ -79,26 +92,37 @@ def _take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterabl
         for value, heap in heaps.items():
             heapq.heapify(heap)
             buckets.setdefault(value, []).append(heap)
-    heads: dict[str, Stock] = {}
-    order: dict[str, tuple[bool, float, float, str]] = {}
-    stale: Iterable[str] = buckets
-    while not row.remaining.is_zero():
-        for value in stale:
-            head = _head(row, buckets[value])
-            if head is None:
-                heads.pop(value, None)
-            else:
-                heads[value] = head
-                cost = row.fit.cost_key(head.cell.machine_class)
-                order[value] = (not supply.owns(row, head.cell), *cost, value)
-        eligible = [order[value] for value, head in heads.items() if counts.eligible(head)]
-        if not eligible:
-            return
-        best = min(eligible)[-1]
-        row.buy([(heads[best], heads[best].taken, 1)])
-        counts.add(heads[best])
-        # Others stay at the head as long as they make progress.
-        stale = [v for v, head in heads.items() if v == best or not row.remaining.pieces(head.cell.alloc)]
+    heads = [_order(row, supply, value, head) for value, b in buckets.items() if (head := _head(row, b))]
+    heapq.heapify(heads)
+    full: list[_Order] = []
+    """Heads of domains that have enough until the emptiest has more."""
+    while heads and not row.remaining.is_zero():
+        *_, value = heads[0]
+        head = _head(row, buckets[value])
+        if head is None:
+            heapq.heappop(heads)
+        elif (order := _order(row, supply, value, head)) != heads[0]:
+            # What comes to the head of a domain later is never better.
+            heapq.heapreplace(heads, order)
+        elif not counts.eligible(head):
+            full.append(heapq.heappop(heads))
+        else:
+            row.buy([(head, head.taken, 1)])
+            lowest = counts.lowest
+            counts.add(head)
+            if counts.lowest != lowest:
+                heads += full
+                heapq.heapify(heads)
+                full.clear()
+
+
+_Order = tuple[bool, float, float, str]
+"""Which head comes first: the Need's own, then the cheapest, then by domain."""
+
+
+def _order(row: Row, supply: Supply, value: str, head: Stock) -> _Order:
+    cost = row.fit.cost_key(head.cell.machine_class)
+    return (not supply.owns(row, head.cell), *cost, value)
 
 
 def _head(row: Row, bucket: list[Heap]) -> Stock | None:
