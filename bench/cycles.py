@@ -21,7 +21,7 @@ from typing import Final
 from bench.adapter import classes, demand, explanation_bytes, full_result, load, unexplained
 from bench.fleets import FleetShape
 from bench.harness import Result, WrongAnswerError, best_of, progress, timed
-from bench.life import INTERVAL, Life, Rate, Weather
+from bench.life import CAPPED, INTERVAL, Life, Rate, Weather
 from bigfleet.engine.actions import ActionKind
 from bigfleet.engine.cycle import CycleInputs, CycleResult, Engine
 from bigfleet.engine.ledger import Part, PartKey
@@ -99,7 +99,7 @@ def steady(shape: FleetShape, life: Life, plan: Plan, figures: Figures) -> None:
     cycles, fulls, changes = [], [], []
     for number in range(plan.cycles):
         changes.append(timed(weather.change)[1])
-        inputs = CycleInputs(now=life.now)
+        inputs = CycleInputs(now=life.now, options=CAPPED)
         expected, spent = timed(partial(full_result, life.engine, inputs))
         fulls.append(spent)
         result, spent = steady_cycle(life, inputs)

@@ -24,6 +24,7 @@ from bench import cycles, phases
 from bench.fleets import FLEETS, FULL, fleet_shape
 from bench.harness import (
     TOLERANCE,
+    Calibration,
     Change,
     Result,
     WrongAnswerError,
@@ -53,16 +54,16 @@ def main(arguments: list[str] | None = None) -> int:
     if options.alone:
         return _measure_here(options)
     wanted = [(name, scale or options.scale) for name, scale in options.only or [(n, None) for n in NAMES]]
-    calibration_ms = calibrate()
-    progress(f"calibration: {calibration_ms:.1f} ms to argsort a million doubles")
+    calibration = calibrate()
+    progress(f"calibration: {calibration}")
     measured = [_measure_apart(name, scale, options) for name, scale in wanted]
-    document = report("engine", [result for result in measured if result is not None], calibration_ms)
+    document = report("engine", [result for result in measured if result is not None], calibration)
     failed = None in measured
     changes = compare(document, baseline("engine"))
     if options.output == "json":
         print(json.dumps(document, indent=1))
     else:
-        print(_summary(document, changes))
+        print(_summary(document, changes, calibration))
     if options.check:
         for change in changes:
             if change.ratio > TOLERANCE:
@@ -106,7 +107,7 @@ def _measure_here(options: argparse.Namespace) -> int:
     return 0
 
 
-def _summary(document: dict[str, Any], changes: list[Change]) -> str:
+def _summary(document: dict[str, Any], changes: list[Change], calibration: Calibration) -> str:
     """Fleets and single phases, a table each; behind a time stands how it compares with the baseline."""
     ratios = {(change.shape, change.metric): change.ratio for change in changes}
     size = ["shape", "machines", "classes", "Needs", "actions", "B/machine", "µs/Need"]
@@ -131,7 +132,7 @@ def _summary(document: dict[str, Any], changes: list[Change]) -> str:
             fleets.append([*row, f"{metrics['rss_mib']:,.0f}", *(times[metric] for metric in _FLEET_TIMES)])
         else:
             single += [[*row, metric.removesuffix("_ms"), times[metric]] for metric in times]
-    parts = [f"Times in ms; {document['calibration_ms']:.1f} ms to argsort a million doubles."]
+    parts = [f"Times in ms; {calibration}."]
     if fleets:
         headings = [metric.removesuffix("_ms").replace("_", " ") for metric in _FLEET_TIMES]
         parts.append(table([*size, "RSS MiB", *headings], fleets))

@@ -25,7 +25,7 @@ from bench import harness
 from bench.cycles import Figures, Plan, at_rest, steady_cycle
 from bench.fleets import FleetShape
 from bench.harness import progress
-from bench.life import Life, Rate, Weather
+from bench.life import CAPPED, Life, Rate, Weather
 from bench.plot import Line, Panel, draw
 from bigfleet.engine.cycle import CycleInputs
 from bigfleet.scale import MixedFleet
@@ -114,7 +114,7 @@ def steady(life: Life, rate: Rate) -> float:
     times = []
     for _ in range(CYCLES):
         weather.change()
-        times.append(steady_cycle(life, CycleInputs(now=life.now))[1])
+        times.append(steady_cycle(life, CycleInputs(now=life.now, options=CAPPED))[1])
     return fmean(times)
 
 

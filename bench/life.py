@@ -32,7 +32,8 @@ _ROUNDS: Final = 200
 _PRICED: Final = 8
 """So many prices of the fleet go up and down in turn."""
 _LOOKED_AT: Final = 1000
-_NO_CAP: Final = Options(reclaim_cap=Fraction(0))
+CAPPED: Final = Options(reclaim_cap=Fraction(5, 100))
+"""What a shard does unless it is told otherwise."""
 _FINISHES: Final = {
     MachineState.CREATING: MachineState.IDLE,
     MachineState.CONFIGURING: MachineState.CONFIGURED,
@@ -83,7 +84,7 @@ class Life:
         for _ in range(_ROUNDS):
             self.rounds += 1
             self.finish()
-            result = self.engine.run(CycleInputs(now=self.now, options=_NO_CAP))
+            result = self.engine.run(CycleInputs(now=self.now))
             self.start(result.passed.actions)
             self.now += _LONG
             quiet = 0 if self.running else quiet + 1

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from typing import Any, Final
 
+from bigfleet.engine.options import Options
 from bigfleet.shard.core.effects import ConfigureMachine, CreateMachine, DeleteMachine, DrainMachine
 from bigfleet.shard.core.events import Failure, Observed
 from bigfleet.shard.core.settings import Settings
@@ -37,6 +39,8 @@ DURING = {"Create": S.CREATING, "Configure": S.CONFIGURING, "Drain": S.DRAINING,
 ENDS = {S.CREATING: S.IDLE, S.CONFIGURING: S.CONFIGURED, S.DRAINING: S.IDLE, S.DELETING: S.SPECULATIVE}
 
 
+DEPLOYED: Final = Options(reclaim_cap=Fraction(5, 100), guard=True)
+"""With its rails on, as command lines set it up; the library has them off."""
 CPU: Final = ResourceVector({"cpu": 1000})
 
 

@@ -22,7 +22,7 @@ def _lab(*, enabled: bool) -> Lab:
         *machines(20, prefix="r1", instance_type="metal", labels={RACK: "r1"}),
         *machines(3, prefix="r2", instance_type="metal", labels={RACK: "r2"}),
     ]
-    lab = Lab([*serving(need("c1", 12), 12), *racks], options=Options(guard=False), phase_attribution=enabled)
+    lab = Lab([*serving(need("c1", 12), 12), *racks], phase_attribution=enabled)
     lab.operator("c1", need("c1", 2), need("c1", 3, kind="absent"), habits=QUIET)
     lab.operator("gangs", _gang(18, "fits"), *(_gang(40, f"g{n}") for n in range(7)), habits=QUIET)
     return lab
@@ -49,7 +49,7 @@ def test_every_twentieth_cycle_says_who_has_what() -> None:
 
 
 def test_reclaims_of_what_the_cluster_lacks_come_first() -> None:
-    lab = Lab(serving(need("c1", 30), 30), options=Options(guard=False, paused=True), phase_attribution=True)
+    lab = Lab(serving(need("c1", 30), 30), options=Options(paused=True), phase_attribution=True)
     # The machines have no memory for the second row, so they are excess although their type is wanted.
     hungry = Need(
         "c1", need("c1", 1).profile, ResourceVector({"memory": 1000}), ResourceVector({"memory": 1000})

@@ -84,7 +84,7 @@ def _day(trace: Trace | None = None) -> Lab:
     served = [m for n, row in enumerate(rows) for m in serving(row, 1, f"m{n}")]
     lab = Lab(
         [*served, *machines(8, S.SPECULATIVE, "s"), *machines(4, prefix="i")],
-        options=Options(reclaim_cap=Fraction(1, 100), max_actions=3),
+        options=Options(reclaim_cap=Fraction(1, 100), guard=True, max_actions=3),
         trace=trace,
     )
     one = lab.operator("c1", *rows, habits=QUIET)

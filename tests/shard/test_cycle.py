@@ -6,7 +6,6 @@ from collections.abc import Generator
 import pytest
 
 from bigfleet.engine import cycle as engine_cycle
-from bigfleet.engine.options import Options
 from bigfleet.shard.core.effects import Effect, KeepRecording
 from bigfleet.shard.core.events import CycleFinished, Event
 from bigfleet.sim.operator import Habits, SimOperator
@@ -14,12 +13,11 @@ from bigfleet.sim.shard import Trace
 from bigfleet.sim.time import VirtualTime
 from bigfleet_base.model import MachineState
 from bigfleet_base.telemetry.catalogue import shard as series
-from tests.shard.lab import MINUTE, SECOND, Lab, ScriptedProvider, failure, machines, need, serving
+from tests.shard.lab import DEPLOYED, MINUTE, SECOND, Lab, ScriptedProvider, failure, machines, need, serving
 from tests.shard.lab import START as NOW
 from tests.support.rules import rule
 
 S = MachineState
-LIBRARY = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
 
 FEW = [need("c1", 1, priority=n) for n in range(1, 4)]
 """Of which one more is no upheaval."""
@@ -246,7 +244,7 @@ def test_a_failing_list_withholds_what_would_shrink_and_nothing_else() -> None:
 
 @rule("shard.L7", "shard.T3")
 def test_a_restarted_shard_reclaims_nothing_before_the_first_rollup() -> None:
-    lab = Lab(serving(need("c1", 100), 100), options=Options())
+    lab = Lab(serving(need("c1", 100), 100), options=DEPLOYED)
     lab.run(100)
     assert lab.provider.count("Drain") == 0
 
@@ -308,7 +306,7 @@ def test_an_impossible_gang_stops_acquiring_and_resumes_when_a_rack_is_big_enoug
         "g1",
     )
     small = [m for n in range(3) for m in machines(2, S.SPECULATIVE, f"r{n}", labels={rack: f"r{n}"})]
-    lab = Lab(small, options=LIBRARY)
+    lab = Lab(small)
     lab.operator("c1", gang)
     lab.run(200)
     early = len(lab.provider.calls)

@@ -1,6 +1,7 @@
 """Executing under limits, blocks and a clock that stands still (shard.md §6, §9)."""
 
 from collections import Counter
+from dataclasses import replace
 
 from bigfleet.engine.options import Options
 from bigfleet.shard.core import events
@@ -13,12 +14,11 @@ from bigfleet_base.model.frames import BootstrapRequest
 from bigfleet_base.telemetry.catalogue import Role
 from bigfleet_base.telemetry.catalogue import shard as series
 from bigfleet_base.telemetry.metrics import Metrics
-from tests.shard.lab import MINUTE, SECOND, Lab, failure, machines, need, serving
+from tests.shard.lab import DEPLOYED, MINUTE, SECOND, Lab, failure, machines, need, serving
 from tests.support.rules import rule
 
 S = MachineState
 QUIET = Habits(rollup_interval=60 * MINUTE)
-LIBRARY = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
 
 
 @rule("shard.X6", "shard.X7")
@@ -34,7 +34,7 @@ def test_labels_that_nothing_leads_to_are_in_the_scrape_at_zero() -> None:
 
 @rule("shard.E4")
 def test_actions_without_a_place_in_the_queue_are_counted_once_and_follow_without_the_timer() -> None:
-    lab = Lab(machines(300), concurrency=1, options=LIBRARY)
+    lab = Lab(machines(300), concurrency=1)
     habits = Habits(answers=False, rollup_interval=60 * MINUTE)
     operator = lab.operator("c1", need("c1", 300), habits=habits)
     lab.run_until(lambda: lab.counter(series.ACTIONS, "Bootstrap") > 0)
@@ -52,7 +52,7 @@ def test_actions_without_a_place_in_the_queue_are_counted_once_and_follow_withou
 @rule("shard.R1", "shard.R5")
 def test_what_the_action_limit_cuts_is_not_charged_to_the_reclaim_cap() -> None:
     wanted = need("c1", 100)
-    lab = Lab(serving(wanted, 100), options=Options(guard=False, max_actions=2))
+    lab = Lab(serving(wanted, 100), options=replace(DEPLOYED, max_actions=2))
     operator = lab.operator("c1", wanted, habits=QUIET)
     lab.run(15)
     cycles = lab.core.debug_state()["cycle"]
@@ -69,7 +69,7 @@ def test_what_the_action_limit_cuts_is_not_charged_to_the_reclaim_cap() -> None:
 @rule("shard.R6", "shard.L4", "shard.R5")
 def test_a_cycle_that_defers_for_several_reasons_says_so_in_one_line() -> None:
     wanted = need("c1", 4)
-    lab = Lab([*serving(wanted, 4), *machines(30, prefix="i")], options=Options(guard=False, max_actions=2))
+    lab = Lab([*serving(wanted, 4), *machines(30, prefix="i")], options=replace(DEPLOYED, max_actions=2))
     operator = lab.operator("c1", wanted, habits=QUIET)
     lab.run(15)
     lab.provider.list_failure = failure("UNAVAILABLE")
@@ -89,7 +89,7 @@ def test_a_cycle_that_defers_for_several_reasons_says_so_in_one_line() -> None:
 @rule("shard.R6", "shard.R3")
 def test_an_intention_names_the_need_it_would_have_served() -> None:
     low, high = need("b", 2, priority=100), need("a", 1, priority=1_000_000)
-    lab = Lab([*serving(low, 2)], options=Options(paused=True, guard=False))
+    lab = Lab([*serving(low, 2)], options=Options(paused=True))
     lab.operator("b", low)
     lab.operator("a", high)
     lab.run(12)
@@ -101,7 +101,7 @@ def test_an_intention_names_the_need_it_would_have_served() -> None:
 
 @rule("shard.X4")
 def test_a_probe_that_finds_no_machine_is_made_when_there_is_one() -> None:
-    lab = Lab(machines(1), options=LIBRARY)
+    lab = Lab(machines(1))
     habits = Habits(blob_error="no template", rollup_interval=60 * MINUTE)
     operator = lab.operator("c1", need("c1", 1), habits=habits)
     lab.run(3)
@@ -152,7 +152,7 @@ def test_demand_that_machines_served_before_has_not_waited_for_one() -> None:
 
 @rule("shard.R3", "shard.X7")
 def test_a_call_that_a_pause_keeps_from_being_sent_was_cancelled() -> None:
-    lab = Lab(machines(2), options=LIBRARY)
+    lab = Lab(machines(2))
 
     def pause(_rpc: str, _machine: str) -> events.Failure:
         lab.shard.submit(events.PauseFile(present=True))
@@ -169,7 +169,7 @@ def test_a_call_that_a_pause_keeps_from_being_sent_was_cancelled() -> None:
 
 @rule("shard.B3", "shard.R8")
 def test_a_blob_that_lives_almost_for_ever_keeps_no_checkpoint_from_being_written() -> None:
-    lab = Lab(machines(2), concurrency=1, options=LIBRARY)
+    lab = Lab(machines(2), concurrency=1)
     lab.provider.hold = lambda *_: True
     lab.operator("c1", need("c1", 2), habits=Habits(blob_ttl_s=2**63 - 1))
     lab.run(1)
@@ -184,7 +184,7 @@ def test_a_blob_that_lives_almost_for_ever_keeps_no_checkpoint_from_being_writte
 
 @rule("shard.E1", "shard.S10")
 def test_an_operator_that_answers_nothing_starves_nobody_and_is_served_when_it_answers_again() -> None:
-    lab = Lab([*machines(2_000), *machines(1, prefix="b", instance_type="large")], options=LIBRARY)
+    lab = Lab([*machines(2_000), *machines(1, prefix="b", instance_type="large")])
     habits = Habits(answers=False)
     mute = lab.operator("c1", need("c1", 2_000), habits=habits)
     lab.run(3)

@@ -3,14 +3,13 @@
 import re
 from pathlib import Path
 
-from bigfleet.engine.options import Options
 from bigfleet.shard import core as core_package
 from bigfleet.shard.core import events
 from bigfleet.sim.operator import Habits
 from bigfleet_base.model import MachineState
 from bigfleet_base.model.frames import RollupAck
 from bigfleet_base.telemetry.catalogue import shard as series
-from tests.shard.lab import MINUTE, Lab, machines, need
+from tests.shard.lab import DEPLOYED, MINUTE, Lab, machines, need
 from tests.support.rules import rule
 
 S = MachineState
@@ -36,7 +35,7 @@ def test_a_refused_rollup_leaves_demand_and_is_not_acknowledged() -> None:
 
 @rule("shard.I3")
 def test_an_ack_names_the_rollup_it_covers_a_held_one_included() -> None:
-    lab = Lab(machines(1), options=Options())
+    lab = Lab(machines(1), options=DEPLOYED)
     operator = lab.operator("c1", *[need("c1", 1, priority=n) for n in range(40)], habits=QUIET)
     operator.demand()
     lab.run(1)
@@ -58,7 +57,7 @@ def test_demand_has_one_door() -> None:
 
 @rule("shard.I5", "shard.R2")
 def test_a_repeated_rollup_wakes_nothing_and_ends_a_row_of_held_ones() -> None:
-    lab = Lab(machines(1), options=Options())
+    lab = Lab(machines(1), options=DEPLOYED)
     rows = [need("c1", 1, priority=n) for n in range(40)]
     operator = lab.operator("c1", *rows, habits=QUIET)
     lab.run(15)
@@ -87,7 +86,7 @@ def test_a_repeated_rollup_wakes_nothing_and_ends_a_row_of_held_ones() -> None:
 
 @rule("shard.R2")
 def test_the_guard_lets_a_normal_rollup_and_a_small_cluster_through() -> None:
-    lab = Lab(machines(1), options=Options())
+    lab = Lab(machines(1), options=DEPLOYED)
     operator = lab.operator("c1", *[need("c1", 1, priority=n) for n in range(40)], habits=QUIET)
     operator.demand()
     operator.demand()
@@ -101,7 +100,7 @@ def test_the_guard_lets_a_normal_rollup_and_a_small_cluster_through() -> None:
 
 @rule("shard.R2")
 def test_quantities_that_shrink_to_nothing_are_held_like_rows_that_vanish() -> None:
-    lab = Lab(machines(1), options=Options())
+    lab = Lab(machines(1), options=DEPLOYED)
     operator = lab.operator("c1", *[need("c1", 100, priority=n) for n in range(12)], habits=QUIET)
     operator.demand(*[need("c1", 1, priority=n) for n in range(12)])
 

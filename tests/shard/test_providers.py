@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from bigfleet.engine.options import Options
 from bigfleet.shard.core import effects, events
 from bigfleet.sim.operator import Habits
 from bigfleet.sim.provider import Answer, Answered, Mutation, Token
@@ -26,7 +25,6 @@ from tests.support.rules import rule
 
 S = MachineState
 QUIET = Habits(rollup_interval=60 * MINUTE)
-LIBRARY = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
 
 
 @rule("shard.Q8", "shard.Q2")
@@ -111,7 +109,7 @@ def test_a_machine_that_verification_finds_with_another_cluster_is_that_clusters
 
 @rule("shard.X4", "shard.R3")
 def test_a_pause_during_verification_leaves_the_machine_where_the_provider_has_it() -> None:
-    lab = Lab(serving(need("c1", 2), 2), options=LIBRARY)
+    lab = Lab(serving(need("c1", 2), 2))
     operator = lab.operator("c1", need("c1", 2), habits=QUIET)
     lab.run(2)
     lab.provider.refuse = lambda rpc, _: failure("ABORTED") if rpc == "Drain" else None
@@ -132,7 +130,7 @@ def test_a_pause_during_verification_leaves_the_machine_where_the_provider_has_i
 
 @rule("shard.F4")
 def test_a_fence_lets_calls_under_way_end_and_starts_nothing_more() -> None:
-    lab = Lab(machines(12), concurrency=4, options=LIBRARY)
+    lab = Lab(machines(12), concurrency=4)
     lab.provider.answer_delay = 2 * SECOND
     lab.provider.refuse = lambda _, machine_id: (
         failure("FAILED_PRECONDITION") if machine_id == "m-0000" else None

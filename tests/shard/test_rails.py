@@ -1,5 +1,7 @@
 """Rails between decision and execution, as the shard applies them (shard.md §9)."""
 
+from bigfleet.engine.cycle import CycleInputs
+from bigfleet.engine.needs import NeedsTable
 from bigfleet.engine.options import Options
 from bigfleet.shard.core import events
 from bigfleet.shard.core.settings import Settings
@@ -7,17 +9,16 @@ from bigfleet.sim.operator import Habits
 from bigfleet_base.model import MachineState
 from bigfleet_base.model.frames import BootstrapRequest, ReclaimInstruction
 from bigfleet_base.telemetry.catalogue import shard as series
-from tests.shard.lab import MINUTE, Lab, machines, need, serving
+from tests.shard.lab import DEPLOYED, MINUTE, Lab, machines, need, serving
 from tests.support.rules import rule
 
 S = MachineState
-LIBRARY = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
 QUIET = Habits(rollup_interval=60 * MINUTE)
 
 
 @rule("shard.R1")
 def test_the_cap_spreads_a_withdrawal_over_intervals() -> None:
-    lab = Lab(serving(need("c1", 200), 200), options=Options(guard=False))
+    lab = Lab(serving(need("c1", 200), 200), options=DEPLOYED)
     operator = lab.operator("c1", need("c1", 200), habits=QUIET)
     lab.run(15)
     operator.demand(need("c1", 50))
@@ -35,7 +36,7 @@ def test_the_cap_spreads_a_withdrawal_over_intervals() -> None:
 
 @rule("shard.R1")
 def test_a_small_cluster_loses_one_machine_an_interval() -> None:
-    lab = Lab(serving(need("c1", 5), 5), options=Options(guard=False))
+    lab = Lab(serving(need("c1", 5), 5), options=DEPLOYED)
     lab.operator("c1", habits=QUIET)
     lab.run(11)
     assert 1 <= lab.provider.count("Drain") <= 2
@@ -46,7 +47,7 @@ def test_a_small_cluster_loses_one_machine_an_interval() -> None:
 @rule("shard.R1")
 def test_preemption_is_never_capped() -> None:
     low = need("b", 50, priority=100)
-    lab = Lab(serving(low, 50), options=Options(guard=False))
+    lab = Lab(serving(low, 50), options=DEPLOYED)
     lab.operator("b", low)
     lab.run(5)
     lab.operator("a", need("a", 50, priority=1_000_000))
@@ -57,7 +58,7 @@ def test_preemption_is_never_capped() -> None:
 
 @rule("shard.R3")
 def test_paused_decides_and_starts_nothing() -> None:
-    lab = Lab(serving(need("c1", 5), 5), options=Options(paused=True, guard=False))
+    lab = Lab(serving(need("c1", 5), 5), options=Options(paused=True))
     lab.operator("c1", need("c1", 1), need("c1", 3, kind="absent"))
     lab.run(35)
 
@@ -72,7 +73,7 @@ def test_paused_decides_and_starts_nothing() -> None:
 @rule("shard.R3")
 def test_a_pause_file_takes_back_what_has_not_been_sent() -> None:
     holding = machines(10, prefix="i")
-    lab = Lab([*holding, *serving(need("c2", 10), 10, "d")], options=LIBRARY, concurrency=10)
+    lab = Lab([*holding, *serving(need("c2", 10), 10, "d")], concurrency=10)
     lab.provider.hold = lambda rpc, machine_id: rpc == "Drain" and machine_id < "d-0005"
     lab.operator("c1", habits=Habits(answers=False, rollup_interval=60 * MINUTE))
     two = lab.operator("c2", need("c2", 10), habits=Habits(rollup_interval=60 * MINUTE))
@@ -108,7 +109,7 @@ def test_a_pause_file_takes_back_what_has_not_been_sent() -> None:
 
 @rule("shard.R4")
 def test_a_dry_run_tells_what_it_would_do() -> None:
-    lab = Lab(machines(3), options=Options(dry_run=True, guard=False))
+    lab = Lab(machines(3), options=Options(dry_run=True))
     operator = lab.operator("c1", need("c1", 2))
     lab.run(25)
 
@@ -123,7 +124,7 @@ def test_a_dry_run_tells_what_it_would_do() -> None:
 
 @rule("shard.R3", "shard.R6")
 def test_a_pause_that_ends_during_the_shutdown_starts_nothing() -> None:
-    lab = Lab(machines(1, S.SPECULATIVE), options=Options(guard=False))
+    lab = Lab(machines(1, S.SPECULATIVE))
     lab.provider.hold = lambda *_: True
     lab.operator("c1", need("c1", 1))
     lab.run_until(lambda: bool(lab.provider.calls))
@@ -137,7 +138,7 @@ def test_a_pause_that_ends_during_the_shutdown_starts_nothing() -> None:
 
 @rule("shard.R4")
 def test_pause_wins_over_a_dry_run() -> None:
-    lab = Lab(machines(3), options=Options(dry_run=True, paused=True, guard=False))
+    lab = Lab(machines(3), options=Options(dry_run=True, paused=True))
     lab.operator("c1", need("c1", 2))
     lab.run(15)
 
@@ -147,7 +148,7 @@ def test_pause_wins_over_a_dry_run() -> None:
 
 @rule("shard.R5")
 def test_the_action_cap_is_worked_off_by_follow_up_cycles() -> None:
-    lab = Lab(machines(25), options=Options(max_actions=10, guard=False))
+    lab = Lab(machines(25), options=Options(max_actions=10))
     lab.operator("c1", need("c1", 25), habits=QUIET)
     executed = []
     for _ in range(4):
@@ -161,9 +162,12 @@ def test_the_action_cap_is_worked_off_by_follow_up_cycles() -> None:
 
 @rule("shard.R7")
 def test_the_library_has_its_rails_off() -> None:
-    options = Settings("s", 1, b"", ("p",)).options
+    for options in (Settings("s", 1, b"", ("p",)).options, CycleInputs(now=0).options):
+        assert options.reclaim_cap == 0 and not options.guard
 
-    assert options.reclaim_cap == 0 and not options.guard
+    needs = NeedsTable()
+    needs.apply_rollup("c1", [need("c1", 1, group=f"g{n}") for n in range(100)], 0)
+    assert needs.apply_rollup("c1", [], 1)
 
 
 @rule("shard.H1", "shard.H2")

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from bigfleet.engine.options import Options
 from bigfleet.shard.core import effects, events
 from bigfleet.sim.operator import Habits
 from bigfleet.sim.provider import Answer, Token
@@ -14,11 +13,21 @@ from bigfleet.sim.time import VirtualTime
 from bigfleet_base.model import CapacityType, MachineState
 from bigfleet_base.model.frames import BootstrapRequest, NodeState, ReclaimInstruction, Resync
 from bigfleet_base.telemetry.catalogue import shard as series
-from tests.shard.lab import MINUTE, SECOND, START, Lab, ScriptedProvider, machine, machines, need, serving
+from tests.shard.lab import (
+    DEPLOYED,
+    MINUTE,
+    SECOND,
+    START,
+    Lab,
+    ScriptedProvider,
+    machine,
+    machines,
+    need,
+    serving,
+)
 from tests.support.rules import rule
 
 S = MachineState
-LIBRARY = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
 
 
 @rule("shard.19.1", "shard.19.7", "shard.X1")
@@ -52,7 +61,7 @@ def test_scale_down_reclaims_one_machine_an_interval_and_releases_it_after_its_h
                 told.append(("drained", effect.machine_id))
 
     spot = serving(wanted, 20, capacity_type=CapacityType.SPOT)
-    lab = Lab(spot, options=Options(guard=False), instant=True, trace=note)
+    lab = Lab(spot, options=DEPLOYED, instant=True, trace=note)
     operator = lab.operator("c1", wanted)
     lab.run(15)
     operator.demand(need("c1", 10))
@@ -74,7 +83,7 @@ def test_scale_down_reclaims_one_machine_an_interval_and_releases_it_after_its_h
 @rule("shard.19.3", "shard.19.7")
 def test_preemption_drains_with_the_short_grace_and_hands_the_machines_over() -> None:
     low, high = need("b", 4, priority=100), need("a", 4, priority=1_000_000)
-    lab = Lab(serving(low, 4), options=LIBRARY)
+    lab = Lab(serving(low, 4))
     batch = lab.operator("b", low)
     lab.run(15)
     lab.operator("a", high)
@@ -162,7 +171,7 @@ def test_of_two_processes_with_one_identity_the_older_stops() -> None:
 @rule("shard.19.9", "shard.R2")
 def test_a_forged_empty_rollup_releases_nothing() -> None:
     rows = [need("c1", 1, priority=n) for n in range(40)]
-    lab = Lab([m for n, row in enumerate(rows) for m in serving(row, 1, f"m{n:02}")], options=Options())
+    lab = Lab([m for n, row in enumerate(rows) for m in serving(row, 1, f"m{n:02}")], options=DEPLOYED)
     operator = lab.operator("c1", *rows)
     lab.run(20)
     operator.demand()
@@ -176,7 +185,7 @@ def test_a_forged_empty_rollup_releases_nothing() -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 @rule("shard.19.10", "shard.R3")
 def test_pausing_in_an_incident_stops_new_drains_and_lets_accepted_ones_finish(restarted: bool) -> None:
-    lab = Lab(serving(need("c1", 40), 40), options=Options(guard=False), instant=False)
+    lab = Lab(serving(need("c1", 40), 40), options=DEPLOYED, instant=False)
     operator = lab.operator("c1", need("c1", 40))
     lab.run(15)
     operator.demand()
@@ -185,7 +194,7 @@ def test_pausing_in_an_incident_stops_new_drains_and_lets_accepted_ones_finish(r
     assert accepted > 0
     if restarted:
         lab.shard.kill()
-        lab.shard.settings = replace(lab.shard.settings, options=Options(guard=False, paused=True))
+        lab.shard.settings = replace(lab.shard.settings, options=replace(DEPLOYED, paused=True))
         lab.shard.restart()
     else:
         lab.shard.submit(events.PauseFile(present=True))
@@ -215,7 +224,7 @@ def _with_work_in_flight(echoes: bool, *, kill: bool) -> Counter[str]:
     )
     bulk = need("bulk", 200)
     metal = serving(low, 50, "b", instance_type="metal", capacity_type=CapacityType.BARE_METAL)
-    lab = Lab([*machines(260, S.SPECULATIVE, "s"), *metal], options=LIBRARY, instant=False, concurrency=256)
+    lab = Lab([*machines(260, S.SPECULATIVE, "s"), *metal], instant=False, concurrency=256)
     lab.provider.echoes = echoes
     operators = [lab.operator("low", low), lab.operator("high"), lab.operator("bulk")]
     lab.run(15)

@@ -1,6 +1,5 @@
 """Sessions that come, go and replace each other while something is under way (shard.md §8)."""
 
-from bigfleet.engine.options import Options
 from bigfleet.shard.core import events
 from bigfleet.shard.core.settings import CREDIT, MAX_CLUSTERS
 from bigfleet.sim.operator import Habits, SimOperator
@@ -12,7 +11,6 @@ from tests.support.rules import rule
 
 S = MachineState
 QUIET = Habits(rollup_interval=60 * MINUTE)
-LIBRARY = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
 
 
 def _since_hello(operator: SimOperator) -> list[object]:
@@ -75,7 +73,7 @@ def test_a_machine_that_waits_for_its_blob_over_a_reconnect_is_shown_before_it_i
 @rule("shard.S6", "shard.N3")
 def test_what_ended_while_the_operator_was_away_comes_before_the_replay() -> None:
     wanted = need("c1", 3)
-    lab = Lab(serving(wanted, 3), options=LIBRARY, instant=False)
+    lab = Lab(serving(wanted, 3), instant=False)
     operator = lab.operator("c1", wanted, habits=QUIET)
     lab.run(2)
     operator.demand(need("c1", 2))
@@ -112,7 +110,7 @@ def test_a_drain_that_the_shard_did_not_start_is_told_to_the_operator_and_not_se
 @rule("shard.X9")
 def test_a_cluster_without_a_session_gets_nothing_until_its_operator_returns() -> None:
     low, high = need("b", 2, priority=100), need("a", 4, priority=1_000_000)
-    lab = Lab(options=LIBRARY)
+    lab = Lab()
     lab.operator("b", low)
     away = lab.operator("a", high, habits=Habits(reconnects=None))
     lab.run(15)

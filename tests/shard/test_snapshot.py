@@ -15,14 +15,13 @@ from tests.support.rules import rule
 
 S = MachineState
 QUIET = Habits(rollup_interval=60 * MINUTE)
-LIBRARY = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
 
 
 @rule("shard.C1", "shard.E3")
 def test_a_machine_that_is_configured_while_a_cycle_runs_is_not_bootstrapped_again() -> None:
     # One request at a time: the second machine is Idle when the second cycle begins, and Configured when it
     # ends, with no operation any more.
-    lab = Lab(machines(2), concurrency=1, options=LIBRARY)
+    lab = Lab(machines(2), concurrency=1)
     habits = Habits(answer_delay=3 * SECOND, rollup_interval=60 * MINUTE)
     operator = lab.operator("c1", need("c1", 2), habits=habits)
     lab.run(2)
@@ -82,12 +81,12 @@ def _indexes(inventory: Inventory) -> list[object]:
 def test_the_same_machines_and_demand_give_the_same_actions() -> None:
     low = need("b", 6, priority=100)
     records = [*serving(low, 6), *machines(4, S.SPECULATIVE, "s"), *machines(3, prefix="i")]
-    lab = Lab(records, options=Options(paused=True, guard=False))
+    lab = Lab(records, options=Options(paused=True))
     lab.operator("b", low, habits=QUIET)
     lab.operator("a", need("a", 11, priority=1_000_000), habits=QUIET)
     lab.run(5)
     engine = lab.core.engine
-    inputs = CycleInputs(lab.time.now, options=LIBRARY)
+    inputs = CycleInputs(lab.time.now)
     before = deepcopy(engine)
     first, second = deepcopy(engine).run(inputs), deepcopy(engine).run(inputs)
 

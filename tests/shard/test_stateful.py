@@ -7,7 +7,6 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bigfleet.engine.options import Options
 from bigfleet.shard.core import effects, events
 from bigfleet.shard.core.effects import Effect
 from bigfleet.shard.core.mailbox import FrameClass
@@ -25,7 +24,6 @@ SOURCE = {
     effects.DrainMachine: S.DRAINING,
     effects.DeleteMachine: S.DELETING,
 }
-QUIET = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
 
 
 class ShardMachine(RuleBasedStateMachine):
@@ -42,7 +40,7 @@ class ShardMachine(RuleBasedStateMachine):
             *machines(spare, S.SPECULATIVE, "s"),
             *serving(need("c1", bound), bound, "b"),
         ]
-        self.lab = Lab(records, instant=False, trace=self._watch, concurrency=n, options=QUIET, settle=False)
+        self.lab = Lab(records, instant=False, trace=self._watch, concurrency=n, settle=False)
         self.lab.run(0)
         for cluster in CLUSTERS:
             self.lab.operator(cluster, habits=Habits(rollup_interval=10 * SECOND))

@@ -202,7 +202,7 @@ def test_a_run_writes_its_figures_and_compares_with_the_baseline(
     written = json.loads((tmp_path / "out" / "engine.json").read_text())
 
     assert printed == written
-    assert set(written) == {"calibration_ms", "commit", "python", "cpu", "results"}
+    assert set(written) == {"calibration_ms", "python_ms", "commit", "python", "cpu", "results"}
     inversions, buckets = written["results"]
     assert inversions["name"] == "Phase2_ScaleInversions@1/100"
     assert inversions["metrics"]["actions"] == inversions["counts"]["Preempt"] == 5
@@ -221,7 +221,7 @@ def test_a_run_writes_its_figures_and_compares_with_the_baseline(
 def test_times_are_compared_after_dividing_by_the_calibration() -> None:
     def document(calibration: float, milliseconds: float) -> dict[str, object]:
         result = Result("s", {"full_ms": milliseconds, "bytes_per_machine": 100, "actions": 3}, {}, 1)
-        return {"calibration_ms": calibration, "results": [result.as_json()]}
+        return {"calibration_ms": 13, "python_ms": calibration, "results": [result.as_json()]}
 
     changes = compare(document(50, 300), document(100, 400))
     assert {(change.metric, change.ratio) for change in changes} == {

@@ -37,7 +37,7 @@ class World:
         )
         fake = FakeProvider(Knobs(seed=seed, latency=KNOBS), [offering], now=self.time.now)
         self.provider = KitProvider("default", fake, self.time, travel=20 * MS, echoes=echoes)
-        options = Options(reclaim_cap=Options().reclaim_cap * 0, guard=False)
+        options = Options()
         self.shard = SimShard(
             self.time, Settings("shard-0", 1, b"seed", ("default",), options=options), [self.provider]
         )

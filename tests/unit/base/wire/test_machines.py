@@ -113,10 +113,12 @@ def test_a_host_on_a_creating_record_is_tolerated() -> None:
 def test_an_amount_that_does_not_parse_counts_as_none_of_that_dimension() -> None:
     offer = pb.Resources(resources={"cpu": "4", "memory": "lots", "gpu": "-1"})
     assert decode_machine(record(resources=offer)).machine.alloc == ResourceVector(cpu=4000)
-    # An allocatable that says zero is a statement; only a missing one falls back to the base shape.
-    nothing = pb.Resources(resources={"cpu": "0"})
-    assert decode_machine(record(resources=offer, allocatable=nothing)).machine.alloc.is_zero()
-    assert decode_machine(record(resources=offer, allocatable=pb.Resources())).machine.alloc["cpu"] == 4000
+
+
+@pytest.mark.parametrize("amounts", [{}, {"cpu": "0"}, {"cpu": "lots"}])
+def test_an_empty_allocatable_falls_back_to_the_base_shape(amounts: dict[str, str]) -> None:
+    offer, empty = pb.Resources(resources={"cpu": "4"}), pb.Resources(resources=amounts)
+    assert decode_machine(record(resources=offer, allocatable=empty)).machine.alloc["cpu"] == 4000
 
 
 def test_an_error_text_belongs_to_failed_machines_only() -> None:

@@ -96,8 +96,8 @@ class Machine:
 
     @property
     def alloc(self) -> ResourceVector:
-        """What the machine counts for: its allocatable, or its base shape where none is given."""
-        return self.resources if self.allocatable is None else self.allocatable
+        """What the machine counts for: its allocatable, or its base shape where that is empty."""
+        return self.allocatable or self.resources
 
     def lookup(self, key: str) -> str | None:
         """The value that a requirement on ``key`` sees."""

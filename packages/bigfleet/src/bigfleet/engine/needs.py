@@ -76,7 +76,7 @@ class NeedsTable:
         baseline = self.state.baselines.get(cluster)
         return 0 if baseline is None else baseline.held
 
-    def apply_rollup(self, cluster: str, rows: list[Need], now: int, *, guard: bool = True) -> bool:
+    def apply_rollup(self, cluster: str, rows: list[Need], now: int, *, guard: bool = False) -> bool:
         """Take a cluster's whole demand; False when the guard holds it and the old demand stays."""
         self._hear(cluster)
         totals = ResourceVector.total(row.aggregate for row in rows)

@@ -32,12 +32,13 @@ class VictimWeights:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings of one shard's decisions; they may change between cycles."""
+    """Settings of one shard's decisions; they may change between cycles. The rails are off unless whoever
+    deploys the engine turns them on, so that a simulation shows what it decides undamped (shard.md R7)."""
 
     cycle_interval_ns: int = 10 * SECOND
-    reclaim_cap: Fraction = Fraction(5, 100)
+    reclaim_cap: Fraction = Fraction(0)
     """Share of a cluster's Configured machines that one interval may reclaim; 0 or less: no cap."""
-    guard: bool = True
+    guard: bool = False
     """Hold a roll-up that shrinks to almost nothing until it is confirmed."""
     paused: bool = False
     dry_run: bool = False

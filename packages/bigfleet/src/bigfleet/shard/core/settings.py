@@ -1,7 +1,6 @@
 """What is fixed for the life of a shard process."""
 
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Final
 
 from bigfleet.engine.options import SECOND, Options
@@ -37,7 +36,7 @@ class Settings:
     """Drawn by the shell at start; request ids are made from it."""
     providers: tuple[str, ...]
     """Their names, in the order of the flag: it decides who holds an id that two of them have (Q12)."""
-    options: Options = field(default_factory=lambda: Options(reclaim_cap=Fraction(0), guard=False))
+    options: Options = field(default_factory=Options)
     """The engine's settings. The library's default has its rails off (R7); command lines turn them on."""
     min_cycle_spacing_ns: int = SECOND
     concurrency: int = 32
