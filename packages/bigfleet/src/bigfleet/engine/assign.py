@@ -6,7 +6,8 @@ from typing import Final
 
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.cells import Pool
-from bigfleet.engine.matching import Fit
+from bigfleet.engine.domains import place_of
+from bigfleet.engine.matching import Suited
 from bigfleet.engine.pace import Work, emptied, pieces, resorted
 from bigfleet.engine.spread import acquire_spread, strict_spread
 from bigfleet.engine.stock import Row, choose
@@ -22,7 +23,7 @@ class Acquisition:
         self._rows: list[Row] = []
         self._left: dict[Pool, bool] = {}
         """Whether anything is left of a pool when all is bought."""
-        self._runners_up: dict[tuple[Fit, MachineState], float | None] = {}
+        self._runners_up: dict[Suited, float | None] = {}
 
     def undo(self) -> None:
         """Forget what was bought last."""
@@ -59,14 +60,13 @@ class Acquisition:
         return decided
 
     def _acquire(self, row: Row) -> None:
-        same = row.demand.need.profile.same
-        if same is not None and row.domain is None:
+        if row.demand.need.profile.same is not None and row.domain is None:
             return
         spread = strict_spread(row)
         if spread is not None:
             acquire_spread(row, spread, self._supply)
             return
-        for groups in self._supply.passes(row, None if same is None else same.key):
+        for groups in self._supply.passes(row, place_of(row)):
             for group in groups:
                 if row.remaining.is_zero():
                     return
@@ -79,9 +79,10 @@ class Acquisition:
             cell = lot[0].stock.cell
             state = cell.state
             kind, reason = _ACQUIRED[state]
-            if (fit, state) not in self._runners_up:
-                self._runners_up[fit, state] = self._cheapest_left(fit, state)
-            runner_up = self._runners_up[fit, state]
+            pools = fit.pools(state)
+            if pools not in self._runners_up:
+                self._runners_up[pools] = self._cheapest_left(pools)
+            runner_up = self._runners_up[pools]
             # Machines of one lot cost the same, or they would not tie.
             cost = fit.cost(cell.machine_class)
             ids = [machine_id for claim in lot for machine_id in claim.ids]
@@ -102,8 +103,8 @@ class Acquisition:
             ]
         return decided
 
-    def _cheapest_left(self, fit: Fit, state: MachineState) -> float | None:
-        for (cost, _), pools in fit.pools(state).priced():
+    def _cheapest_left(self, suited: Suited) -> float | None:
+        for (cost, _), pools in suited.priced():
             if any(map(self._is_left, pools)):
                 return cost
         return None

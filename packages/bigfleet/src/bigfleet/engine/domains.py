@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from bigfleet.engine.cells import Call, Pool
 from bigfleet.engine.options import CANDIDATE_DOMAINS, DEFAULTS
 from bigfleet.engine.stock import DomainCoverage, Groups, Reach, Row, Span, Stock, choose
-from bigfleet.engine.supply import Supply, suitable
+from bigfleet.engine.supply import Place, Supply, suitable
 from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
 
@@ -90,7 +90,6 @@ class Gangs:
     def place(self, row: Row, claims: Claims) -> tuple[ResourceVector, Reach]:
         """Choose the gang's domain, claim what counts there, and promise it what it will acquire; returns
         what it lacks then, and how far it had to look."""
-        key = same_key(row)
         usual = [
             *(group for state in _BOUND for group in claims.usual(row, state)),
             *(g for g in (claims.own_creating(row), claims.ownerless(row)) if g),
@@ -123,7 +122,7 @@ class Gangs:
         if lacking.is_zero():
             # What others could be made to give up matters only to those that nothing else can hold.
             return lacking, Reach.FREE if row.satisfiable else Reach.FLEET
-        residual = self._promise(row, lacking, key)
+        residual = self._promise(row, lacking)
         if relied_on is not None:
             _rely(residual, relied_on, self._reliance, self._order, need.profile.priority)
         return lacking, Reach.FLEET
@@ -269,15 +268,15 @@ class Gangs:
         if lacking.is_zero():
             return lacking
         aside = EMPTY
-        for stock in supply.own_idle(row, key):
+        for stock in supply.own_idle(row, place_of(row)):
             aside = aside + stock.cell.alloc * len(stock.cell.ids)
         for group in here(foreign, None):
             lacking = claims.take(row, group, lacking, aside)
         return lacking
 
-    def _promise(self, row: Row, residual: ResourceVector, key: str) -> ResourceVector:
+    def _promise(self, row: Row, residual: ResourceVector) -> ResourceVector:
         """Set machines aside for a gang, so that later gangs choose their domain by what is left."""
-        for groups in self._supply.passes(row, key):
+        for groups in self._supply.passes(row, place_of(row)):
             for group in groups:
                 if residual.is_zero():
                     return residual
@@ -287,6 +286,11 @@ class Gangs:
                     row.promises[stock] = row.promises.get(stock, 0) + count
                     residual = residual.less(stock.cell.alloc, count)
         return residual
+
+
+def place_of(row: Row) -> Place | None:
+    """Where a gang gathers; None of a Need that may be anywhere."""
+    return None if row.domain is None else (same_key(row), row.domain)
 
 
 def same_key(row: Row) -> str:

@@ -71,6 +71,7 @@ class Match(dict[MachineClass, bool]):
         "_of_kind",
         "_of_labels",
         "_pools",
+        "_suited",
         "_unit",
         "instance_types",
     )
@@ -89,6 +90,7 @@ class Match(dict[MachineClass, bool]):
         self._inventory = inventory
         self._most = 0
         self._pools: dict[MachineState, Pools] = {}
+        self._suited: dict[tuple[MachineState, float], Suited] = {}
 
     def __missing__(self, machine_class: MachineClass) -> bool:
         if len(self) >= self._most:
@@ -115,6 +117,13 @@ class Match(dict[MachineClass, bool]):
         known = self._pools.get(state)
         if known is None:
             known = self._pools[state] = Pools(self._inventory.arrivals(state))
+        return known
+
+    def suited(self, state: MachineState, bound: float) -> "Suited":
+        """The same for all who lose as much by an interruption."""
+        known = self._suited.get((state, bound))
+        if known is None:
+            known = self._suited[state, bound] = Suited(self.pools(state), bound)
         return known
 
 
@@ -144,7 +153,7 @@ class Fit:
         """The pools of a state that suit."""
         known = self._suited.get(state)
         if known is None:
-            known = self._suited[state] = Suited(self._match.pools(state), self.bound)
+            known = self._suited[state] = self._match.suited(state, self.bound)
         known.pools.catch_up(self._match)
         return known
 
@@ -198,7 +207,8 @@ class Pools:
 
 
 class Suited:
-    """The pools of one state that suit one Profile and unit."""
+    """The pools of one state that suit, as those see them who ask for the same and lose as much by an
+    interruption."""
 
     __slots__ = ("_bound", "_generation", "_ordered", "_priced", "pools")
 
@@ -208,6 +218,10 @@ class Suited:
         self._generation = pools.generation
         self._ordered = 0
         self._priced: list[tuple[CostKey, Pool]] = []
+
+    def cost_key(self, machine_class: MachineClass) -> CostKey:
+        """As ``Fit.cost_key``."""
+        return _cost_key(machine_class, self._bound)
 
     def by_value(self, label: str) -> Mapping[str, list[Pool]]:
         """The pools by the value of a label; dead ones are among them."""

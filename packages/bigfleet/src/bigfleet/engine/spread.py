@@ -2,14 +2,12 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import chain
 
 from bigfleet.engine.stock import Row, Stock
-from bigfleet.engine.supply import Supply
+from bigfleet.engine.supply import PASSES, Supply, first_of
 from bigfleet_base.model import MachineState, TopologySpread
-
-Heap = list[tuple[str, Stock]]
-"""Stocks that tie, by their first machine that is left."""
 
 
 def strict_spread(row: Row) -> TopologySpread | None:
@@ -69,36 +67,33 @@ class SpreadCounts:
 def acquire_spread(row: Row, spread: TopologySpread, supply: Supply) -> None:
     """Acquisition under strict spread; notes if it was the spread that stopped it."""
     counts = SpreadCounts(row, spread, supply)
-    passes = [list(groups) for groups in supply.passes(row, None)]
-    for groups in passes:
-        _take_spread(row, counts, supply, groups)
-    row.spread_stopped = any(
-        stock.left and counts.domain(stock) is not None and row.remaining.pieces(stock.cell.alloc)
-        for groups in passes
-        for group in groups
-        for stock in group
-    )
+    own = set(supply.own_cells(row, MachineState.IDLE))
+    own_idle: dict[str, list[Stock]] = {}
+    for stock in supply.own_idle(row, None):
+        value = counts.domain(stock)
+        if value is not None:
+            own_idle.setdefault(value, []).append(stock)
+    left: list[_Domain] = []
+    for number, (state, affordable) in enumerate(PASSES):
+        domains = {}
+        for value in row.fit.pools(state).by_value(counts.key):
+            groups = supply.others(row.fit, state, affordable, (counts.key, value), own)
+            first = first_of(row, own_idle.get(value, ())) if number == 0 else ()
+            domains[value] = _Domain(chain(first, groups))
+        _take_spread(row, counts, supply, domains)
+        left += domains.values()
+    row.spread_stopped = not row.remaining.is_zero() and any(domain.head(row) for domain in left)
 
 
-def _take_spread(row: Row, counts: SpreadCounts, supply: Supply, groups: Iterable[list[Stock]]) -> None:
+def _take_spread(row: Row, counts: SpreadCounts, supply: Supply, domains: "dict[str, _Domain]") -> None:
     """One pass of acquisition under strict spread: a machine at a time, from the best head that may grow."""
-    buckets: dict[str, list[Heap]] = {}
-    for group in groups:
-        # Stocks of one group tie but for ids; those of the next group come behind them.
-        heaps: dict[str, Heap] = {}
-        for stock in group:
-            if stock.left and (value := counts.domain(stock)) is not None:
-                heaps.setdefault(value, []).append((stock.cell.ids[stock.taken], stock))
-        for value, heap in heaps.items():
-            heapq.heapify(heap)
-            buckets.setdefault(value, []).append(heap)
-    heads = [_order(row, supply, value, head) for value, b in buckets.items() if (head := _head(row, b))]
+    heads = [_order(row, supply, value, head) for value, d in domains.items() if (head := d.head(row))]
     heapq.heapify(heads)
     full: list[_Order] = []
     """Heads of domains that have enough until the emptiest has more."""
     while heads and not row.remaining.is_zero():
         *_, value = heads[0]
-        head = _head(row, buckets[value])
+        head = domains[value].head(row)
         if head is None:
             heapq.heappop(heads)
         elif (order := _order(row, supply, value, head)) != heads[0]:
@@ -125,17 +120,30 @@ def _order(row: Row, supply: Supply, value: str, head: Stock) -> _Order:
     return (not supply.owns(row, head.cell), *cost, value)
 
 
-def _head(row: Row, bucket: list[Heap]) -> Stock | None:
-    """The stock with a domain's first machine that makes progress; what makes none now never does later."""
-    while bucket:
-        heap = bucket[0]
-        while heap:
-            machine_id, stock = heap[0]
-            if not stock.left or not row.remaining.pieces(stock.cell.alloc):
-                heapq.heappop(heap)
-            elif (first := stock.cell.ids[stock.taken]) != machine_id:
-                heapq.heapreplace(heap, (first, stock))
-            else:
-                return stock
-        del bucket[0]
-    return None
+class _Domain:
+    """What a Need may acquire in one domain in one pass: groups of candidates, one behind the other."""
+
+    __slots__ = ("_groups", "_heap")
+
+    def __init__(self, groups: Iterator[list[Stock]]) -> None:
+        self._groups = groups
+        self._heap: list[tuple[str, Stock]] = []
+        """Stocks that tie, by their first machine that is left."""
+
+    def head(self, row: Row) -> Stock | None:
+        """The stock with the first machine that makes progress; what makes none now never does later."""
+        while True:
+            heap = self._heap
+            while heap:
+                machine_id, stock = heap[0]
+                if not stock.left or not row.remaining.pieces(stock.cell.alloc):
+                    heapq.heappop(heap)
+                elif (first := stock.cell.ids[stock.taken]) != machine_id:
+                    heapq.heapreplace(heap, (first, stock))
+                else:
+                    return stock
+            group = next(self._groups, None)
+            if group is None:
+                return None
+            self._heap = [(stock.cell.ids[stock.taken], stock) for stock in group if stock.left]
+            heapq.heapify(self._heap)

@@ -2,15 +2,26 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
 
 from bigfleet.engine.cells import Call, Cell, Pool
 from bigfleet.engine.inventory import Identity, Inventory
-from bigfleet.engine.matching import CostKey, Fit
+from bigfleet.engine.matching import CostKey, Fit, Suited
 from bigfleet.engine.stock import Row, Stock, in_order
 from bigfleet_base.model import MachineState
+
+Place = tuple[str, str]
+"""A label and its value: all machines that have it."""
+PASSES: Final = (
+    (MachineState.IDLE, True),
+    (MachineState.SPECULATIVE, True),
+    (MachineState.IDLE, False),
+    (MachineState.SPECULATIVE, False),
+)
+"""In which order machines are acquired: of which state, and whether they cost something finite."""
 
 
 class Supply:
@@ -28,8 +39,8 @@ class Supply:
         self._identities: dict[str, Counter[Identity]] = {}
         self._barren: dict[Fit, bool] = {}
         self._drains: dict[Fit, list[Stock]] = {}
-        self.offers: dict[tuple[Fit, MachineState, bool], Offer] = {}
-        """What Needs of one Profile may buy, while they do."""
+        self.offers: dict[tuple[Suited, bool, Place | None], Offer] = {}
+        """What Needs that ask for the same may buy, everywhere or in one place, while they do."""
 
     def begin(self) -> None:
         """A cycle looks at what there is now."""
@@ -138,46 +149,40 @@ class Supply:
             known = self._barren[fit] = all(next(iter(fit.pools(state)), None) is None for state in _HELPFUL)
         return known
 
-    def own_idle(self, row: Row, domain_key: str | None) -> list[Stock]:
-        """The Need's own Idle machines that it may take, of a gang those in its domain."""
+    def own_idle(self, row: Row, place: Place | None) -> list[Stock]:
+        """The Need's own Idle machines that it may take, of a place those that are there."""
         if row.parked:
             return []
         return [
             self.stock(cell)
             for cell in self.own_cells(row, MachineState.IDLE)
-            if _available(row, cell, Call.CONFIGURE, domain_key)
+            if not cell.is_held_off(Call.CONFIGURE) and (place is None or _lies_in(cell, place))
         ]
 
-    def passes(self, row: Row, domain_key: str | None) -> Iterator[Iterator[list[Stock]]]:
-        """The four passes of acquisition (engine.md §10.4), each as groups in candidate order."""
-        yield self._first_pass(row, domain_key)
-        yield self._groups(row, MachineState.SPECULATIVE, domain_key, affordable=True)
-        yield self._groups(row, MachineState.IDLE, domain_key, affordable=False)
-        yield self._groups(row, MachineState.SPECULATIVE, domain_key, affordable=False)
+    def passes(self, row: Row, place: Place | None) -> Iterator[Iterator[list[Stock]]]:
+        """The four passes of acquisition (engine.md §10.4), each as groups in candidate order; of a place
+        what is there."""
+        own = set(self.own_cells(row, MachineState.IDLE))
+        for number, (state, affordable) in enumerate(PASSES):
+            others = self.others(row.fit, state, affordable, place, own)
+            yield others if number else chain(first_of(row, self.own_idle(row, place)), others)
 
-    def _first_pass(self, row: Row, domain_key: str | None) -> Iterator[list[Stock]]:
-        yield from in_order(self.own_idle(row, domain_key), lambda stock: candidate_key(row, stock))
-        yield from self._groups(row, MachineState.IDLE, domain_key, affordable=True)
-
-    def _groups(
-        self, row: Row, state: MachineState, domain_key: str | None, *, affordable: bool
+    def others(
+        self, fit: Fit, state: MachineState, affordable: bool, place: Place | None, own: Collection[Cell]
     ) -> Iterator[list[Stock]]:
         """Machines of a state that are not the Need's own."""
-        own = set(self.own_cells(row, state)) if state is MachineState.IDLE else ()
-        if domain_key is None:
-            groups = iter(self._offer(row.fit, state, affordable))
-        else:
-            groups = self._tied(_priced_in(row, state, domain_key), state, affordable)
-        for group in groups:
+        for group in self._offer(fit, state, affordable, place):
             others = [stock for stock in group if stock.cell not in own] if own else group
             if others:
                 yield others
 
-    def _offer(self, fit: Fit, state: MachineState, affordable: bool) -> "Offer":
-        offer = self.offers.get((fit, state, affordable))
+    def _offer(self, fit: Fit, state: MachineState, affordable: bool, place: Place | None) -> "Offer":
+        pools = fit.pools(state)
+        offer = self.offers.get((pools, affordable, place))
         if offer is None:
-            groups = self._tied(fit.pools(state).priced(), state, affordable)
-            offer = self.offers[fit, state, affordable] = Offer(groups)
+            priced = pools.priced() if place is None else _priced_in(pools, place)
+            groups = self._tied(priced, state, affordable)
+            offer = self.offers[pools, affordable, place] = Offer(groups)
         return offer
 
     def _tied(
@@ -246,24 +251,23 @@ _HELPFUL: Final = (
 )
 
 
-def candidate_key(row: Row, stock: Stock) -> tuple[CostKey, float]:
-    """Order of candidates: cost, then the value to the last tenant."""
-    return (row.fit.cost_key(stock.cell.machine_class), stock.cell.key.last_reclamation_value)
+def first_of(row: Row, own: Collection[Stock]) -> Iterable[list[Stock]]:
+    """A Need's own Idle machines in candidate order: cost, then the value to the last tenant."""
+    return in_order(own, lambda s: (row.fit.cost_key(s.cell.machine_class), _last_value(s)))
 
 
-def _priced_in(row: Row, state: MachineState, domain_key: str) -> Iterable[tuple[CostKey, list[Pool]]]:
-    """The pools of a gang's domain in groups of equal cost, the cheapest first."""
-    assert row.domain is not None
+def _priced_in(pools: Suited, place: Place) -> Iterable[tuple[CostKey, list[Pool]]]:
+    """The pools of a place in groups of equal cost, the cheapest first."""
+    label, value = place
     found: dict[CostKey, list[Pool]] = {}
-    for pool in row.fit.pools(state).by_value(domain_key).get(row.domain, ()):
-        found.setdefault(row.fit.cost_key(pool.machine_class), []).append(pool)
+    for pool in pools.by_value(label).get(value, ()):
+        found.setdefault(pools.cost_key(pool.machine_class), []).append(pool)
     return sorted(found.items())
 
 
-def _available(row: Row, cell: Cell, call: Call, domain_key: str | None) -> bool:
-    return not cell.is_held_off(call) and (
-        domain_key is None or cell.machine_class.lookup(domain_key) == row.domain
-    )
+def _lies_in(cell: Cell, place: Place) -> bool:
+    label, value = place
+    return cell.machine_class.lookup(label) == value
 
 
 def _last_value(stock: Stock) -> float:
