@@ -98,7 +98,7 @@ def test_bug_that_another_test_catches_is_told_apart(workshop: Workshop) -> None
 def test_change_that_is_no_bug_survives(workshop: Workshop) -> None:
     harmless = replace(
         BY_NAME["skew-off-by-one"],
-        new="<= self._skew - 1 + lowest",
+        new="<= self._skew - 1 + self.lowest",
         caught_by="tests/engine/test_spread.py::test_three_equal_zones_share_evenly[engine]",
     )
 

@@ -46,6 +46,7 @@ class Acquisition:
                     work += 1 + len(row.bought)
             yield work
         yield from emptied(self._supply.offers)
+        yield from emptied(self._supply.shelves)
 
     def actions(self, rows: Iterable[Row]) -> Generator[int, None, list[Action]]:
         """Bootstraps and Provisions, Need by Need."""

@@ -1,11 +1,14 @@
 """Where a gang goes: one value of its Same key for all of its machines (engine.md §10.2, §10.3)."""
 
+import bisect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from math import prod
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from bigfleet.engine.cells import Call, Pool
+from bigfleet.engine.matching import Pools
 from bigfleet.engine.options import CANDIDATE_DOMAINS, DEFAULTS
 from bigfleet.engine.stock import DomainCoverage, Groups, Reach, Row, Span, Stock, choose
 from bigfleet.engine.supply import Place, Supply, suitable
@@ -76,16 +79,19 @@ class Gangs:
         self._order = VictimOrder(DEFAULTS)
         self._now = 0
         self._reliance = Reliance()
-        self._promised: dict[Pool, dict[Stock, None]] = {}
+        self._promised: dict[str, list[tuple[Stock, int]]] = {}
+        """What has been set aside in this walk, by instance type."""
+        self._frees: dict[tuple[Pools, str], Free] = {}
 
     def begin(self, order: VictimOrder, now: int) -> None:
         """A walk begins: nothing is promised yet, and nobody relies on anything."""
         self._order, self._now = order, now
         self._reliance = Reliance()
-        for stocks in self._promised.values():
-            for stock in stocks:
+        for promised in self._promised.values():
+            for stock, _ in promised:
                 stock.promised = 0
         self._promised.clear()
+        self._frees.clear()
 
     def place(self, row: Row, claims: Claims) -> tuple[ResourceVector, Reach]:
         """Choose the gang's domain, claim what counts there, and promise it what it will acquire; returns
@@ -102,14 +108,14 @@ class Gangs:
             return self._credit(row, claims, usual, foreign), Reach.CLUSTER
         need = row.demand.need
         row.rivals = frozenset(rivals)
-        buckets = self._first_ranking(row, creditable)
-        ranked = _ranked(buckets, need.aggregate, second=False)
+        free = None if row.parked else self._free(row)
+        buckets, ranked = self._first_ranking(row, creditable, free)
         choice = ranked[0] if ranked else None
         row.candidates = _coverage(buckets, ranked[:CANDIDATE_DOMAINS], need.aggregate)
         row.satisfiable = choice is not None and buckets[choice].total.covers(need.aggregate)
         relied_on: Bucket | None = None
-        if not row.satisfiable and not row.parked:
-            wider = self._second_ranking(row, buckets)
+        if not row.satisfiable and free is not None:
+            wider = self._second_ranking(row, creditable, free)
             ranked = _ranked(wider, need.aggregate, second=True)
             if ranked and wider[ranked[0]].total.covers(need.aggregate):
                 choice, relied_on = ranked[0], wider[ranked[0]]
@@ -163,58 +169,88 @@ class Gangs:
         best = max(scores.values())
         return [value for value in whole if scores[value] == best]
 
-    def _first_ranking(self, row: Row, creditable: Counts) -> dict[str, Bucket]:
-        supply, key, rivals = self._supply, same_key(row), row.rivals
-        buckets: dict[str, Bucket] = {}
+    def _buckets(
+        self, row: Row, creditable: Counts, free: "Free | None", values: Iterable[str]
+    ) -> dict[str, Bucket]:
+        """The supply of some domains: what the gang may claim, and what is free."""
+        buckets = {}
+        for value in values:
+            known = None if free is None else free.bucket(value)
+            buckets[value] = Bucket() if known is None else Bucket(known.count, known.total)
         for (value, alloc, own), count in creditable.items():
-            if not rivals or value in rivals:
-                buckets.setdefault(value, Bucket()).add(count, alloc, creditable=True, own=own)
-        if row.parked:
-            return buckets
-        free: dict[tuple[str, ResourceVector], int] = {}
-        for state in (MachineState.IDLE, MachineState.SPECULATIVE):
-            found = row.fit.pools(state).by_value(key)
-            for value in rivals or found:
-                for pool in found.get(value, ()):
-                    if pool.cells:
-                        where = (value, pool.machine_class.alloc)
-                        free[where] = free.get(where, 0) + pool.count - self._withheld(pool, state)
-        for (value, alloc), count in free.items():
-            if count:
-                buckets.setdefault(value, Bucket()).add(count, alloc, creditable=False, own=False)
-        for stock in supply.own_idle(row, None):
-            domain = stock.cell.machine_class.lookup(key)
-            left = len(stock.cell.ids) - stock.promised
-            if domain is not None and left:
-                amount = stock.cell.alloc * left
-                bucket = buckets[domain]
+            if value in buckets:
+                buckets[value].add(count, alloc, creditable=True, own=own)
+        for stock, value in self._own_idle(row):
+            if value in buckets:
+                amount, bucket = stock.cell.alloc * (len(stock.cell.ids) - stock.promised), buckets[value]
                 bucket.creditable, bucket.own = bucket.creditable + amount, bucket.own + amount
         return buckets
 
-    def _withheld(self, pool: Pool, state: MachineState) -> int:
-        """Machines of a pool that are held off, or promised to others."""
-        held_off = self._supply.inventory.held_off(pool)
-        promised = self._promised.get(pool)
-        if not held_off and not promised:
-            return 0
+    def _own_idle(self, row: Row) -> Iterator[tuple[Stock, str]]:
+        """The gang's own Idle machines that are not promised, and where they are."""
+        for stock in self._supply.own_idle(row, None):
+            value = stock.cell.machine_class.lookup(same_key(row))
+            if value is not None and len(stock.cell.ids) > stock.promised:
+                yield stock, value
+
+    def _first_ranking(
+        self, row: Row, creditable: Counts, free: "Free | None"
+    ) -> tuple[dict[str, Bucket], list[str]]:
+        """The best domains, in order, and their supply."""
+        wanted = row.demand.need.aggregate
+        special: set[str] = set(row.rivals)
+        if not special:
+            special.update(value for value, _, _ in creditable)
+            special.update(value for _, value in self._own_idle(row))
+        buckets = self._buckets(row, creditable, free, special)
+        ranked = _ranked(buckets, wanted, second=False)
+        if free is None or row.rivals:
+            return buckets, ranked
+        # Where the gang has nothing of its own, domains are as good for it as for all who want as much.
+        others = list(islice((v for v in free.ranked(wanted) if v not in special), CANDIDATE_DOMAINS))
+        for value in others:
+            bucket = free.bucket(value)
+            assert bucket is not None
+            buckets[value] = bucket
+        best = [*ranked[:CANDIDATE_DOMAINS], *others]
+        return buckets, _ranked({value: buckets[value] for value in best}, wanted, second=False)
+
+    def _free(self, row: Row) -> "Free":
+        """What everybody may have, as far as it suits, but for what is promised to others."""
+        key, fit = same_key(row), row.fit
+        pools = {state: fit.pools(state) for state in (MachineState.IDLE, MachineState.SPECULATIVE)}
+        index = (pools[MachineState.IDLE].pools, key)
+        free = self._frees.get(index)
+        if free is None:
+            free = self._frees[index] = Free()
+            for state, suited in pools.items():
+                for value, there in suited.by_value(key).items():
+                    for pool in filter(_lives, there):
+                        count = pool.count - self._held_off(pool, state)
+                        free.add(value, pool.machine_class.alloc, count)
+        for name in fit.instance_types or self._promised:
+            promised = self._promised.get(name, ())
+            for stock, count in promised[free.seen.get(name, 0) :]:
+                machine_class = stock.cell.machine_class
+                where = machine_class.lookup(key) if fit.suits(machine_class) else None
+                if where is not None:
+                    free.add(where, machine_class.alloc, -count)
+            free.seen[name] = len(promised)
+        return free
+
+    def _held_off(self, pool: Pool, state: MachineState) -> int:
+        """How many machines of a pool may not be had now."""
         call = Call.CONFIGURE if state is MachineState.IDLE else Call.CREATE
-        off = {cell for cell in held_off if cell.is_held_off(call)}
-        kept = sum(len(cell.ids) for cell in off)
-        return kept + sum(stock.promised for stock in promised or () if stock.cell not in off)
+        return sum(len(cell.ids) for cell in self._supply.inventory.held_off(pool) if cell.is_held_off(call))
 
-    def _second_ranking(self, row: Row, first: dict[str, Bucket]) -> dict[str, Bucket]:
-        """The buckets with what preemption could free, and what is draining already, added."""
+    def _second_ranking(self, row: Row, creditable: Counts, free: "Free") -> dict[str, Bucket]:
+        """The domains in which preemption could free something, or something is draining already, with that.
+        No other can hold the gang now that none could before."""
         supply, reliance, key = self._supply, self._reliance, same_key(row)
-        need = row.demand.need
-        priority = need.profile.priority
-        wider = {
-            value: Bucket(b.count, b.total, b.creditable, b.own, first_total=b.total)
-            for value, b in first.items()
-        }
-
-        def bucket(value: str) -> Bucket:
-            return wider.setdefault(value, Bucket())
-
+        priority = row.demand.need.profile.priority
+        bound: dict[str, list[Span]] = {}
+        stamped: dict[str, list[Span]] = {}
+        unstamped: dict[str, list[Span]] = {}
         for pool in row.fit.pools(MachineState.CONFIGURED):
             value = pool.machine_class.lookup(key)
             if value is None:
@@ -224,27 +260,29 @@ class Gangs:
                     continue
                 for span, claimant in _ranked_spans(supply.stock(cell), row):
                     if claimant is None or claimant < priority:
-                        for part in reliance.free(span):
-                            bucket(value).extra_bound.append(part)
+                        bound.setdefault(value, []).extend(reliance.free(span))
         for stock in suitable(row, supply.drains_for(row)):
             value = stock.cell.machine_class.lookup(key)
             if value is not None:
-                for part in reliance.free(Span(stock, 0, len(stock.cell.ids))):
-                    bucket(value).extra_drains.append(part)
-                    bucket(value).add(len(part), stock.cell.alloc, creditable=True, own=True)
+                stamped.setdefault(value, []).extend(reliance.free(Span(stock, 0, len(stock.cell.ids))))
         for stock in supply.drains_for_nobody(row.fit):
             value = stock.cell.machine_class.lookup(key)
             if value is None:
                 continue
-            lowest = lowest_stamp(bucket(value).extra_bound)
-            for free in reliance.free(Span(stock, 0, len(stock.cell.ids))):
-                for part in _runs(free, lambda m: in_time(supply, m, priority, lowest, self._now)):  # noqa: B023 # used at once
-                    bucket(value).extra_drains.append(part)
-                    bucket(value).add(len(part), stock.cell.alloc, creditable=False, own=False)
-        for b in wider.values():
-            for part in b.extra_bound:
-                b.add(len(part), part.stock.cell.alloc, creditable=False, own=False)
-        return wider
+            lowest = lowest_stamp(bound.get(value, ()))
+            for part in reliance.free(Span(stock, 0, len(stock.cell.ids))):
+                soon = _runs(part, lambda m: in_time(supply, m, priority, lowest, self._now))  # noqa: B023 # used at once
+                unstamped.setdefault(value, []).extend(soon)
+        buckets = self._buckets(row, creditable, free, bound.keys() | stamped.keys() | unstamped.keys())
+        for value, bucket in buckets.items():
+            bucket.first_total = bucket.total
+            bucket.extra_bound = bound.get(value, [])
+            bucket.extra_drains = [*stamped.get(value, ()), *unstamped.get(value, ())]
+            for part in stamped.get(value, ()):
+                bucket.add(len(part), part.stock.cell.alloc, creditable=True, own=True)
+            for part in (*unstamped.get(value, ()), *bucket.extra_bound):
+                bucket.add(len(part), part.stock.cell.alloc, creditable=False, own=False)
+        return buckets
 
     def _credit(self, row: Row, claims: Claims, usual: Groups, foreign: Groups) -> ResourceVector:
         """Claim what counts in the chosen domain: the gang's own first, foreign machines last and only if
@@ -281,7 +319,8 @@ class Gangs:
                 if residual.is_zero():
                     return residual
                 for stock, _, count in choose(group, residual, [stock.promised for stock in group]):
-                    self._promised.setdefault(stock.cell.pool, {})[stock] = None
+                    name = stock.cell.machine_class.offer.instance_type
+                    self._promised.setdefault(name, []).append((stock, count))
                     stock.promised += count
                     row.promises[stock] = row.promises.get(stock, 0) + count
                     residual = residual.less(stock.cell.alloc, count)
@@ -298,6 +337,10 @@ def same_key(row: Row) -> str:
     same = row.demand.need.profile.same
     assert same is not None
     return same.key
+
+
+def _lives(pool: Pool) -> bool:
+    return bool(pool.cells)
 
 
 def _ranked_spans(stock: Stock, row: Row) -> Iterator[tuple[Span, int | None]]:
@@ -354,31 +397,108 @@ def _runs(span: Span, wanted: Callable[[str], bool]) -> Iterator[Span]:
 # Choosing
 
 
+class Free:
+    """What everybody may have in each domain, as those gangs see it that ask for the same."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+        """How much of what is promised, by instance type, is known here."""
+        self._counts: dict[str, dict[ResourceVector, int]] = {}
+        """Machines by domain and by what each counts for."""
+        self._alike: dict[frozenset[tuple[ResourceVector, int]], Bucket] = {}
+        self._changed: list[str] = []
+        self._rankings: dict[ResourceVector, _Ranking] = {}
+
+    def add(self, value: str, alloc: ResourceVector, count: int) -> None:
+        """So many more are there; fewer, if below zero."""
+        counts = self._counts.setdefault(value, {})
+        counts[alloc] = counts.get(alloc, 0) + count
+        if not counts[alloc]:
+            del counts[alloc]
+        self._changed.append(value)
+
+    def bucket(self, value: str) -> Bucket | None:
+        """What is there; not to be changed, because others may have as much."""
+        counts = self._counts.get(value)
+        if not counts:
+            return None
+        kind = frozenset(counts.items())
+        bucket = self._alike.get(kind)
+        if bucket is None:
+            bucket = self._alike[kind] = Bucket()
+            for alloc, count in counts.items():
+                bucket.add(count, alloc, creditable=False, own=False)
+        return bucket
+
+    def ranked(self, wanted: ResourceVector) -> Iterator[str]:
+        """The domains for a gang that wants so much, the best first."""
+        ranking = self._rankings.get(wanted)
+        if ranking is None:
+            ranking = self._rankings[wanted] = _Ranking(wanted)
+        changed, ranking.seen = self._changed[ranking.seen :], len(self._changed)
+        ranking.update((value, self.bucket(value)) for value in dict.fromkeys(changed))
+        return ranking.values()
+
+
+class _Ranking:
+    """Domains in order, kept so while what is there changes."""
+
+    def __init__(self, wanted: ResourceVector) -> None:
+        self.seen = 0
+        """How many changes it knows of."""
+        self._worth = _worth(wanted, second=False)
+        self._known: dict[int, tuple[int, ...]] = {}
+        self._at: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._order: list[tuple[tuple[int, ...], str]] = []
+
+    def update(self, changed: Iterable[tuple[str, Bucket | None]]) -> None:
+        """Something else is there than before."""
+        come = []
+        for value, bucket in changed:
+            before = self._at.pop(value, None)
+            if before is not None:
+                del self._order[bisect.bisect_left(self._order, before)]
+            if bucket is not None:
+                worth = self._known.get(id(bucket))
+                if worth is None:
+                    worth = self._known[id(bucket)] = self._worth(bucket)
+                self._at[value] = (worth, value)
+                come.append(self._at[value])
+        if len(come) * _SORTING < len(self._order):
+            for each in come:
+                bisect.insort(self._order, each)
+        else:
+            self._order += come
+            self._order.sort()
+
+    def values(self) -> Iterator[str]:
+        return (value for _, value in self._order)
+
+
+_SORTING: Final = 16
+"""As long as one in so many domains changes, putting each in its place is cheaper than sorting."""
+
+
 def _ranked(buckets: dict[str, Bucket], wanted: ResourceVector, *, second: bool) -> list[str]:
     """Domains, the best first (the table of engine.md §10.3)."""
+    worth = _worth(wanted, second=second)
+    return [value for _, value in sorted((worth(b), value) for value, b in buckets.items() if b.count)]
+
+
+def _worth(wanted: ResourceVector, *, second: bool) -> Callable[[Bucket], tuple[int, ...]]:
+    """By what a domain is compared with others before its name decides; less is better."""
     score = _scores(wanted)
     whole = score(wanted, capped=True)
 
-    def key(value: str) -> tuple[Any, ...]:
-        b = buckets[value]
+    def worth(b: Bucket) -> tuple[int, ...]:
         covered = score(b.total, capped=True)
+        own = (-score(b.creditable, capped=True), -score(b.own, capped=True))
         if covered == whole:
-            slack = (
-                -score(b.creditable, capped=True),
-                -score(b.own, capped=True),
-                -score(b.first_total, capped=True) if second else 0,
-                score(b.total, capped=False),
-            )
-            return (0, *slack, -b.count, value)
-        short = (
-            -covered,
-            -score(b.creditable, capped=True),
-            -score(b.own, capped=True),
-            0,
-        )
-        return (1, *short, -b.count, value)
+            first = -score(b.first_total, capped=True) if second else 0
+            return (0, *own, first, score(b.total, capped=False), -b.count)
+        return (1, -covered, *own, 0, -b.count)
 
-    return sorted((value for value, b in buckets.items() if b.count), key=key)
+    return worth
 
 
 def _scores(wanted: ResourceVector) -> Callable[..., int]:

@@ -9,12 +9,15 @@ from typing import Any, Final
 
 from bigfleet.engine.cells import Call, Cell, Pool
 from bigfleet.engine.inventory import Identity, Inventory
-from bigfleet.engine.matching import CostKey, Fit, Suited
+from bigfleet.engine.matching import CostKey, Fit, Pools, Suited
 from bigfleet.engine.stock import Row, Stock, in_order
 from bigfleet_base.model import MachineState
 
 Place = tuple[str, str]
 """A label and its value: all machines that have it."""
+Shelf = list[tuple[float, float, str]]
+"""Places by what their first machine costs, then by value. What has been sold since they were put in order
+may make one dearer, and never cheaper: who comes to it looks."""
 PASSES: Final = (
     (MachineState.IDLE, True),
     (MachineState.SPECULATIVE, True),
@@ -39,13 +42,19 @@ class Supply:
         self._identities: dict[str, Counter[Identity]] = {}
         self._barren: dict[Fit, bool] = {}
         self._drains: dict[Fit, list[Stock]] = {}
+        self._free_values: dict[tuple[Pools, str], set[str]] = {}
+        self._further_values: dict[tuple[str, Pools, str], set[str]] = {}
         self.offers: dict[tuple[Suited, bool, Place | None], Offer] = {}
         """What Needs that ask for the same may buy, everywhere or in one place, while they do."""
+        self.shelves: dict[tuple[Suited, bool, str], Shelf] = {}
+        """In which places they may buy it, while they do."""
 
     def begin(self) -> None:
         """A cycle looks at what there is now."""
         self._barren.clear()
         self._drains.clear()
+        self._free_values.clear()
+        self._further_values.clear()
 
     def stock(self, cell: Cell) -> Stock:
         """A cell with its claims."""
@@ -149,6 +158,36 @@ class Supply:
             known = self._barren[fit] = all(next(iter(fit.pools(state)), None) is None for state in _HELPFUL)
         return known
 
+    def free_values(self, fit: Fit, label: str) -> set[str]:
+        """The values a label has where Idle or Speculative machines suit."""
+        idle, speculative = (fit.pools(state) for state in (MachineState.IDLE, MachineState.SPECULATIVE))
+        key = (idle.pools, label)
+        known = self._free_values.get(key)
+        if known is None:
+            known = self._free_values[key] = {
+                value
+                for suited in (idle, speculative)
+                for value, pools in suited.by_value(label).items()
+                if any(pool.cells for pool in pools)
+            }
+        return known
+
+    def further_values(self, cluster: str, fit: Fit, label: str) -> set[str]:
+        """Those that it has besides where a cluster's machines suit."""
+        key = (cluster, fit.pools(MachineState.IDLE).pools, label)
+        known = self._further_values.get(key)
+        if known is None:
+            free = self.free_values(fit, label)
+            known = self._further_values[key] = {
+                value
+                for state in (MachineState.CONFIGURED, MachineState.CONFIGURING)
+                for machine_class, _ in self.inventory.cluster_classes(cluster, state, fit.instance_types)
+                if fit.suits(machine_class)
+                and (value := machine_class.lookup(label)) is not None
+                and value not in free
+            }
+        return known
+
     def own_idle(self, row: Row, place: Place | None) -> list[Stock]:
         """The Need's own Idle machines that it may take, of a place those that are there."""
         if row.parked:
@@ -175,6 +214,27 @@ class Supply:
             others = [stock for stock in group if stock.cell not in own] if own else group
             if others:
                 yield others
+
+    def shelf(self, fit: Fit, state: MachineState, affordable: bool, label: str) -> "Shelf":
+        """The places where machines of a state may be had, the one with the best first machine first."""
+        pools = fit.pools(state)
+        shelf = self.shelves.get((pools, affordable, label))
+        if shelf is None:
+            shelf = self.shelves[pools, affordable, label] = []
+            for value, there in pools.by_value(label).items():
+                costs = [pools.cost_key(pool.machine_class) for pool in there if pool.cells]
+                costs = [cost for cost in costs if (cost[0] < math.inf) is affordable]
+                if costs:
+                    shelf.append((*min(costs), value))
+            shelf.sort()
+        return shelf
+
+    def first_cost(self, fit: Fit, state: MachineState, affordable: bool, place: Place) -> CostKey | None:
+        """What the first machine that is left in a place costs, whoever it was bought for."""
+        for group in self._offer(fit, state, affordable, place):
+            if group:
+                return fit.cost_key(group[0].cell.machine_class)
+        return None
 
     def _offer(self, fit: Fit, state: MachineState, affordable: bool, place: Place | None) -> "Offer":
         pools = fit.pools(state)
