@@ -51,7 +51,7 @@ def first_difference(fleet: Description, situations: set[str] | None = None) -> 
     oracle, engine = WatchedOracle(), EngineJudge()
     before: CycleResult | None = None
     for number, (theirs, ours) in enumerate(zip(play(oracle, fleet), play(engine, fleet), strict=True)):
-        for what, expected, got in _compared(theirs, ours):
+        for what, expected, got in compared(theirs, ours):
             if expected != got:
                 return f"cycle {number}, {what}:\n  oracle {expected}\n  engine {got}"
         if situations is not None:
@@ -66,7 +66,7 @@ def first_difference(fleet: Description, situations: set[str] | None = None) -> 
     return None
 
 
-def _compared(theirs: Step, ours: Step) -> Iterator[tuple[str, object, object]]:
+def compared(theirs: Step, ours: Step) -> Iterator[tuple[str, object, object]]:
     a, b = theirs.result, ours.result
     yield "demand", theirs.demand, ours.demand
     yield "normalised demand", a.rows, b.rows

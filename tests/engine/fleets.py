@@ -79,7 +79,7 @@ class Step:
 
 def play(judge: Judge, fleet: Description) -> Iterator[Step]:
     """Run a judge through the description; every change of state goes through the lifecycle table."""
-    player = _Player(judge, fleet)
+    player = Player(judge, fleet)
     for step in fleet["steps"]:
         yield player.step(step)
 
@@ -156,7 +156,9 @@ class _Flight:
 
 
 @dataclass
-class _Player:
+class Player:
+    """A judge on its way through a description."""
+
     judge: Judge
     fleet: Description
     now: int = START

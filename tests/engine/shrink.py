@@ -63,8 +63,9 @@ def _lists(fleet: Description) -> Iterator[tuple[str | int, ...]]:
         yield ("steps", i, "rollups")
         for j in range(len(step["rollups"])):
             yield ("steps", i, "rollups", j, 1)
-        for event in ("appear", "vanish", "blocked", "no_session", "held_off"):
-            yield ("steps", i, event)
+        for event in ("appear", "vanish", "blocked", "no_session", "held_off", "before", "meanwhile"):
+            if event in step:
+                yield ("steps", i, event)
 
 
 def _at(fleet: Description, path: tuple[str | int, ...]) -> list[Any]:

@@ -192,6 +192,21 @@ def test_strict_spread_stops_preemption_too(lab: Lab) -> None:
         assert verdict(result, wanted).reason is Reason.SPREAD_UNSATISFIABLE
 
 
+@rule("engine.V12", "ruling.R3")
+def test_domain_of_others_is_the_emptiest_from_its_first_pick_on(lab: Lab) -> None:
+    wanted, tenant = need("c", 7, strict_zones()), need("d", 3, priority=100)
+    lab.have(
+        many(2, configured, "a", "c", zone="a", bought_for=wanted),
+        many(2, configured, "b", "c", zone="b", bought_for=wanted),
+        configured("v1", "d", zone="c", bought_for=tenant),
+        configured("v2", "d", zone="a", bought_for=tenant),
+        configured("v3", "d", zone="b", bought_for=tenant),
+    )
+    lab.want(wanted, tenant)
+
+    assert targets(lab.cycle(), Kind.PREEMPT) == ["v1"]
+
+
 @rule("engine.V13")
 def test_need_does_not_preempt_the_machine_it_holds(lab: Lab) -> None:
     lab.have(configured("m", "c"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from bigfleet.engine.matching import Pools, Suited
+from bigfleet.engine.matching import Pools
 from bigfleet.engine.normalise import Demand
 from bigfleet.engine.options import SUPPLY_CAP
 from bigfleet.engine.pace import pieces
@@ -150,7 +150,7 @@ def judge(
         reason=reason,
         detail=_detail(row, reason, blocked),
         outcome=outcome,
-        supply=None if resolution is None else _matching_supply(row, matching),
+        supply=None if resolution is None else matching.of(row)[0],
         resolution=resolution,
         candidates=() if resolution is None else tuple(row.candidates),
     )
@@ -160,20 +160,26 @@ class Matching:
     """What suits a Need, whoever has it; counted once a cycle for all that ask for the same."""
 
     def __init__(self) -> None:
-        self._known: dict[Pools, tuple[int, ResourceVector]] = {}
+        self._known: dict[Pools, tuple[MatchingSupply, ResourceVector]] = {}
 
-    def of(self, row: Row) -> list[tuple[int, ResourceVector]]:
-        """Machines, and what they are together, state by state."""
-        return [self._count(row.fit.pools(state)) for state in _COUNTED]
-
-    def _count(self, suited: Suited) -> tuple[int, ResourceVector]:
+    def of(self, row: Row) -> tuple[MatchingSupply, ResourceVector]:
+        """How many machines, and what they are together."""
+        suited = row.fit.pools(_COUNTED[0])
         known = self._known.get(suited.pools)
         if known is None:
-            counts: Counter[ResourceVector] = Counter()
-            for pool in suited:
-                counts[pool.machine_class.alloc] += pool.count
-            amounts = ResourceVector.total(alloc * count for alloc, count in counts.items())
-            known = self._known[suited.pools] = (counts.total(), amounts)
+            alike: Counter[ResourceVector] = Counter()
+            counts = []
+            for state in _COUNTED:
+                found = row.fit.pools(state)
+                counts.append(found.count())
+                for pool in found:
+                    alike[pool.machine_class.alloc] += pool.count
+            idle, speculative, configured = (min(count, SUPPLY_CAP) for count in counts)
+            capped = any(count > SUPPLY_CAP for count in counts)
+            known = self._known[suited.pools] = (
+                MatchingSupply(idle, speculative, configured, capped),
+                ResourceVector.total(alloc * count for alloc, count in alike.items()),
+            )
         return known
 
 
@@ -187,14 +193,13 @@ def _reason(row: Row, resolution: Resolution, matching: Matching) -> UnmetReason
     ):
         return UnmetReason.TOPOLOGY_UNSATISFIABLE
     claims = list(row.claims)
-    supply = matching.of(row)
-    if not claims and not any(count for count, _ in supply) and not resolution.counted:
+    supply, total = matching.of(row)
+    if not claims and supply == NO_SUPPLY and not resolution.counted:
         return UnmetReason.NO_MATCHING_SUPPLY
     if resolution.preempted:
         return UnmetReason.PREEMPTION_EXHAUSTED
     if row.spread_stopped:
         return UnmetReason.SPREAD_UNSATISFIABLE
-    total = ResourceVector.total(amounts for _, amounts in supply)
     for claim in claims:
         # Claims in the three states are in the sum already.
         if claim.stock.cell.state not in _COUNTED:
@@ -211,12 +216,6 @@ def _detail(row: Row, reason: UnmetReason, blocked: frozenset[tuple[str, str]]) 
     if need.held_back:
         return "operator_error" if need.key[:2] in blocked else "no_session"
     return reason.value if reason in _FINER else ""
-
-
-def _matching_supply(row: Row, matching: Matching) -> MatchingSupply:
-    counts = [count for count, _ in matching.of(row)]
-    idle, speculative, configured = (min(count, SUPPLY_CAP) for count in counts)
-    return MatchingSupply(idle, speculative, configured, any(count > SUPPLY_CAP for count in counts))
 
 
 NO_SUPPLY: Final = MatchingSupply(0, 0, 0, capped=False)
