@@ -7,7 +7,7 @@ from dataclasses import replace
 from unittest import mock
 
 from bench.fleets import FleetShape
-from bigfleet.engine import domains, verdicts
+from bigfleet.engine import domains
 from bigfleet.engine.assign import Acquisition
 from bigfleet.engine.cells import MachineClass
 from bigfleet.engine.cycle import CycleInputs, Engine
@@ -62,14 +62,13 @@ def full_result(engine: Engine, inputs: CycleInputs, *, warm: bool = False) -> O
 @contextmanager
 def unexplained() -> Iterator[None]:
     """Inside, the engine decides the same and keeps nothing that only says why: the cost of the machine left,
-    the supply of unmet Needs, the domains that gangs did not get."""
+    the domains that gangs did not get. (The supply of unmet Needs is counted for their reason anyway.)"""
 
     def says(answer: object) -> Callable[..., object]:
         return lambda *_: answer  # a Mock would take longer than what it stands for
 
     with (
         mock.patch.object(Acquisition, "_cheapest_left", says(None)),
-        mock.patch.object(verdicts, "_matching_supply", says(verdicts.NO_SUPPLY)),
         mock.patch.object(domains, "_coverage", says(())),
     ):
         yield
