@@ -151,7 +151,9 @@ def compare(document: Mapping[str, Any], base: Mapping[str, Any] | None) -> list
     if base is None:
         return []
     known = {result["name"]: result["metrics"] for result in base["results"]}
-    speed = document["python_ms"] / base["python_ms"]
+    # Older baselines know how quick their machine was at sorting only.
+    work = "python_ms" if "python_ms" in base else "calibration_ms"
+    speed = document[work] / base[work]
     changes = []
     for result in document["results"]:
         before = known.get(result["name"], {})

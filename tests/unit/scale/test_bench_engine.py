@@ -231,6 +231,15 @@ def test_times_are_compared_after_dividing_by_the_calibration() -> None:
     assert compare(document(50, 300), None) == []
 
 
+def test_an_older_baseline_is_compared_by_how_quick_its_machine_was_at_sorting() -> None:
+    result = Result("s", {"full_ms": 300}, {}, 1).as_json()
+    older = {"calibration_ms": 26, "results": [result]}
+
+    [change] = compare({"calibration_ms": 13, "python_ms": 50, "results": [result]}, older)
+
+    assert change.ratio == 2
+
+
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
