@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from bigfleet.engine import cells, matching, plan, stock, turn
+from bigfleet.engine import cells, domains, matching, plan, stock, supply, turn
 from tests.engine.differential import first_difference
 from tests.engine.fleets import HUGE, Description, generate
 from tests.support.rules import rule
@@ -24,8 +24,11 @@ _SIZES = (
     (cells, "_MANY"),
     (cells, "_SMALL"),
     (cells, "_SORTING"),
+    (domains, "_MOST_FREES"),
+    (domains, "_SORTING"),
     (matching, "_SORTING"),
     (plan, "_FEW"),
+    (supply, "_MOST_SHELVES"),
 )
 
 

@@ -225,6 +225,7 @@ class Credit:
                 self._queued.discard(row)
                 self._credit(row)
                 yield 1 + self._turn.work // _A_ROW
+        self._gangs.end()
         for piece in pieces(self._unsettled):
             yield 1
             for stock in piece:

@@ -91,6 +91,9 @@ class Gangs:
             for stock, _ in promised:
                 stock.promised = 0
         self._promised.clear()
+
+    def end(self) -> None:
+        """The walk is over: what is free is not what it was by the next one."""
         self._frees.clear()
 
     def place(self, row: Row, claims: Claims) -> tuple[ResourceVector, Reach]:
@@ -222,6 +225,8 @@ class Gangs:
         index = (pools[MachineState.IDLE].pools, key)
         free = self._frees.get(index)
         if free is None:
+            if len(self._frees) >= _MOST_FREES:
+                del self._frees[next(iter(self._frees))]
             free = self._frees[index] = Free()
             for state, suited in pools.items():
                 for value, there in suited.by_value(key).items():
@@ -475,6 +480,9 @@ class _Ranking:
         return (value for _, value in self._order)
 
 
+_MOST_FREES: Final = 64
+"""What is free is remembered for so many kinds of gangs in one walk: each may name as many domains as there
+are machines. The oldest makes room, and is added up again if it is needed."""
 _SORTING: Final = 16
 """As long as one in so many domains changes, putting each in its place is cheaper than sorting."""
 

@@ -220,6 +220,8 @@ class Supply:
         pools = fit.pools(state)
         shelf = self.shelves.get((pools, affordable, label))
         if shelf is None:
+            if len(self.shelves) >= _MOST_SHELVES:
+                del self.shelves[next(iter(self.shelves))]
             shelf = self.shelves[pools, affordable, label] = []
             for value, there in pools.by_value(label).items():
                 costs = [pools.cost_key(pool.machine_class) for pool in there if pool.cells]
@@ -301,6 +303,9 @@ class Offer:
             yield group
 
 
+_MOST_SHELVES: Final = 64
+"""So many are kept while Needs buy: each may name as many places as there are machines. The oldest makes
+room, and is put together again if it is needed."""
 keep_order: Final = attrgetter("keep")
 """The key by which bound machines are kept."""
 _HELPFUL: Final = (
