@@ -4,14 +4,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 from grpc import aio
 
-from bigfleet.engine.options import Options
 from bigfleet.shard.core.settings import Settings
 from bigfleet.shard.provider.endpoints import Endpoint
 from bigfleet.shard.shell.process import ShardOptions, ShardProcess
@@ -24,6 +23,7 @@ from bigfleet_base.wire.session import Hello, decode_frame, encode_operator_mess
 from bigfleet_providerkit.backend import Offering
 from bigfleet_providerkit.fake import FakeBackend
 from bigfleet_providerkit.fake.server import FakeServer, serve_fake
+from tests.shard.lab import DEPLOYED
 
 SESSION = "/bigfleet.v1alpha1.Shard/Session"
 INSPECT = "/bigfleet.v1alpha1.ShardRead/InspectNeeds"
@@ -111,7 +111,7 @@ async def running(
             "epoch": 0,
             "seed": b"",
             "providers": ("default",),
-            "options": Options(cycle_interval_ns=SECOND // 2),
+            "options": replace(DEPLOYED, cycle_interval_ns=SECOND // 2),
             "min_cycle_spacing_ns": SECOND // 20,
             **(settings or {}),
         }
