@@ -10,9 +10,9 @@ from bigfleet.engine.domains import place_of
 from bigfleet.engine.matching import Suited
 from bigfleet.engine.pace import Work, emptied, pieces, resorted
 from bigfleet.engine.spread import acquire_spread, strict_spread
+from bigfleet.engine.states import IDLE, SPECULATIVE
 from bigfleet.engine.stock import Row, choose
 from bigfleet.engine.supply import Supply
-from bigfleet_base.model import MachineState
 
 
 class Acquisition:
@@ -121,6 +121,6 @@ class Acquisition:
 _A_ROW: Final = 8
 """So many actions take as long as a row."""
 _ACQUIRED: Final = {
-    MachineState.IDLE: (ActionKind.BOOTSTRAP, Reason.IDLE),
-    MachineState.SPECULATIVE: (ActionKind.PROVISION, Reason.SPECULATIVE),
+    IDLE: (ActionKind.BOOTSTRAP, Reason.IDLE),
+    SPECULATIVE: (ActionKind.PROVISION, Reason.SPECULATIVE),
 }

@@ -17,13 +17,14 @@ from bigfleet.engine.cells import Cell
 from bigfleet.engine.domains import Gangs, same_key
 from bigfleet.engine.inventory import Identity
 from bigfleet.engine.pace import pieces
+from bigfleet.engine.states import CONFIGURED, CONFIGURING, CREATING, DRAINING, IDLE, SPECULATIVE
 from bigfleet.engine.stock import Groups, Menu, Rank, Reach, Row, Stock
 from bigfleet.engine.supply import Supply
 from bigfleet.engine.turn import Turn
 from bigfleet.engine.victims import VictimOrder
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
 
-BOUND: Final = (MachineState.CONFIGURED, MachineState.CONFIGURING)
+BOUND: Final = (CONFIGURED, CONFIGURING)
 _ANY: Final = "*"
 """Stands for every instance type."""
 _USUAL: Final = {state: place for place, state in enumerate(BOUND)}
@@ -147,7 +148,7 @@ class Credit:
             return
         self.supply.reported = reported
         ownerless = self.supply.ownerless
-        for state in () if self._fresh else (MachineState.CREATING, MachineState.DRAINING):
+        for state in () if self._fresh else (CREATING, DRAINING):
             for pool in self.supply.inventory.pools(state):
                 yield 1
                 for cell in pool.cells.values():
@@ -174,11 +175,11 @@ class Credit:
             for row in self._suited(cell) if owners is None else owners:
                 if (row.stopped is None or row.stopped >= visited) and row.fit.suits(cell.machine_class):
                     self._look_at(row)
-        elif cell.state in (MachineState.CREATING, MachineState.IDLE):
+        elif cell.state in (CREATING, IDLE):
             for row in self._named.get((cell.binding.target_cluster, identity), ()):
-                if cell.state is MachineState.CREATING or row.reach >= Reach.CLUSTER:
+                if cell.state is CREATING or row.reach >= Reach.CLUSTER:
                     self._look_at(row)
-        if cell.state in (MachineState.IDLE, MachineState.SPECULATIVE):
+        if cell.state in (IDLE, SPECULATIVE):
             self._offered(cell, None)
         if not cell.ids:
             self.supply.forget(cell)
@@ -251,7 +252,7 @@ class Credit:
                         row.forget_menus()
                         self._look_at(row)
         affected = [
-            *inventory.owned(cluster, MachineState.CREATING).get(identity, {}).values(),
+            *inventory.owned(cluster, CREATING).get(identity, {}).values(),
             *inventory.stamped(cluster, identity),
         ]
         for cell in affected:
@@ -263,7 +264,7 @@ class Credit:
     def _changed(self, stock: Stock, after: Rank | None) -> None:
         """Those whose turn comes later find something else in a stock than before."""
         cell = stock.cell
-        if cell.state is MachineState.CONFIGURED:
+        if cell.state is CONFIGURED:
             self._unsettled[stock] = None
         if self._fresh:
             # Everybody's turn is still to come.
@@ -283,7 +284,7 @@ class Credit:
                     and row.fit.suits(cell.machine_class)
                 ):
                     self._look_at(row)
-        elif cell.state is MachineState.CREATING:
+        elif cell.state is CREATING:
             # Gangs of a class that was folded once share a name, and look at all that is on its way to it.
             for row in self._named.get((cell.binding.target_cluster, cell.binding.identity), ()):
                 if after is None or row.rank > after:
@@ -499,7 +500,7 @@ class Credit:
 
     def own_creating(self, row: Row) -> list[Stock]:
         """Machines in creation that were bought for it."""
-        return [self.supply.stock(cell) for cell in self.supply.own_cells(row, MachineState.CREATING)]
+        return [self.supply.stock(cell) for cell in self.supply.own_cells(row, CREATING)]
 
     def ownerless(self, row: Row) -> list[Stock]:
         """Machines in creation that are nobody's, as far as they suit."""

@@ -22,10 +22,10 @@ from bigfleet.engine.parking import Parking
 from bigfleet.engine.plan import Change, Memory, Outcome, Plan, Situation, unlike
 from bigfleet.engine.preempt import Phase2
 from bigfleet.engine.rails import Passed, Rails
+from bigfleet.engine.states import CONFIGURED, IDLE, SPECULATIVE
 from bigfleet.engine.stock import AgeKey, Row
 from bigfleet.engine.survey import Available, Wanted, WantedKey, survey
 from bigfleet.engine.verdicts import Verdict
-from bigfleet_base.model import MachineState
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,9 +305,9 @@ class Engine:
 MOST_PUT_OFF: Final = 10
 """So often in a row somebody's hurry counts."""
 _STARTS_FROM = {
-    ActionKind.BOOTSTRAP: MachineState.IDLE,
-    ActionKind.PROVISION: MachineState.SPECULATIVE,
-    ActionKind.PREEMPT: MachineState.CONFIGURED,
-    ActionKind.RECLAIM: MachineState.CONFIGURED,
-    ActionKind.DELETE: MachineState.IDLE,
+    ActionKind.BOOTSTRAP: IDLE,
+    ActionKind.PROVISION: SPECULATIVE,
+    ActionKind.PREEMPT: CONFIGURED,
+    ActionKind.RECLAIM: CONFIGURED,
+    ActionKind.DELETE: IDLE,
 }

@@ -10,12 +10,13 @@ from typing import Final, Protocol
 from bigfleet.engine.cells import Call, Pool
 from bigfleet.engine.matching import Pools
 from bigfleet.engine.options import CANDIDATE_DOMAINS, DEFAULTS
+from bigfleet.engine.states import CONFIGURED, CONFIGURING, IDLE, SPECULATIVE
 from bigfleet.engine.stock import DomainCoverage, Groups, Reach, Row, Span, Stock, choose
 from bigfleet.engine.supply import Place, Supply, suitable
 from bigfleet.engine.victims import VictimOrder, in_time, lowest_stamp
 from bigfleet_base.model import EMPTY, MachineState, ResourceVector
 
-_BOUND: Final = (MachineState.CONFIGURED, MachineState.CONFIGURING)
+_BOUND: Final = (CONFIGURED, CONFIGURING)
 Counts = dict[tuple[str, ResourceVector, bool], int]
 """Machines by domain, by what each counts for and by whether it is the gang's own."""
 
@@ -221,8 +222,8 @@ class Gangs:
     def _free(self, row: Row) -> "Free":
         """What everybody may have, as far as it suits, but for what is promised to others."""
         key, fit = same_key(row), row.fit
-        pools = {state: fit.pools(state) for state in (MachineState.IDLE, MachineState.SPECULATIVE)}
-        index = (pools[MachineState.IDLE].pools, key)
+        pools = {state: fit.pools(state) for state in (IDLE, SPECULATIVE)}
+        index = (pools[IDLE].pools, key)
         free = self._frees.get(index)
         if free is None:
             if len(self._frees) >= _MOST_FREES:
@@ -245,7 +246,7 @@ class Gangs:
 
     def _held_off(self, pool: Pool, state: MachineState) -> int:
         """How many machines of a pool may not be had now."""
-        call = Call.CONFIGURE if state is MachineState.IDLE else Call.CREATE
+        call = Call.CONFIGURE if state is IDLE else Call.CREATE
         return sum(len(cell.ids) for cell in self._supply.inventory.held_off(pool) if cell.is_held_off(call))
 
     def _second_ranking(self, row: Row, creditable: Counts, free: "Free") -> dict[str, Bucket]:
@@ -256,7 +257,7 @@ class Gangs:
         bound: dict[str, list[Span]] = {}
         stamped: dict[str, list[Span]] = {}
         unstamped: dict[str, list[Span]] = {}
-        for pool in row.fit.pools(MachineState.CONFIGURED):
+        for pool in row.fit.pools(CONFIGURED):
             value = pool.machine_class.lookup(key)
             if value is None:
                 continue

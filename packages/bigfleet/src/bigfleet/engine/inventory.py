@@ -35,6 +35,7 @@ from bigfleet.engine.cells import (
     without_cell,
 )
 from bigfleet.engine.records import NOTHING, Entry, Kept, Own, Sidecar, kept_of, note
+from bigfleet.engine.states import CONFIGURED, CREATING, DRAINING, IDLE
 from bigfleet_base.model import CapacityType, Machine, MachineState, Preemptor, ResourceVector
 from bigfleet_base.model.lifecycle import Memory, check, edge, has_edge
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY, ZONE_KEY, lookup
@@ -158,9 +159,7 @@ class Inventory:
     def configured(self) -> dict[str, int]:
         """How many Configured machines each cluster has."""
         return {
-            cluster: bound.machines
-            for (cluster, state), bound in self._bound.items()
-            if state is MachineState.CONFIGURED
+            cluster: bound.machines for (cluster, state), bound in self._bound.items() if state is CONFIGURED
         }
 
     def pools(self, state: MachineState) -> Iterable[Pool]:
@@ -243,7 +242,7 @@ class Inventory:
         if machine.id in self:
             raise DuplicateMachineError(machine.id)
         kept = NOTHING if sidecar is None else kept_of(sidecar)
-        if machine.state is MachineState.IDLE:
+        if machine.state is IDLE:
             kept = (now, *kept[1:])
         self._put(machine, kept)
 
@@ -296,8 +295,8 @@ class Inventory:
         check(machine)
         state, _, kept = self._known(machine.id)
         if machine.state is not state:
-            since = now if machine.state is MachineState.IDLE else None
-            stamp = preempted_for if machine.state is MachineState.DRAINING else None
+            since = now if machine.state is IDLE else None
+            stamp = preempted_for if machine.state is DRAINING else None
             *_, held_off, provider = kept
             kept = (since, 0.0, stamp, None, False, held_off, provider)
         self._put(machine, kept)
@@ -628,7 +627,7 @@ class Inventory:
 
 def _owner(key: CellKey) -> str:
     """The cluster whose Need a cell may be attributed to; empty for none."""
-    unbound = key.state in (MachineState.CREATING, MachineState.IDLE)
+    unbound = key.state in (CREATING, IDLE)
     return key.binding.target_cluster if unbound else key.binding.cluster
 
 

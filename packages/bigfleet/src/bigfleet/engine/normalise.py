@@ -16,8 +16,8 @@ from bigfleet.engine.matching import Matcher
 from bigfleet.engine.needs import Arrived, Place
 from bigfleet.engine.options import FOLD_AFTER
 from bigfleet.engine.pace import pieces
+from bigfleet.engine.states import CONFIGURED, CONFIGURING, IDLE, SPECULATIVE
 from bigfleet_base.model import (
-    MachineState,
     Need,
     Operator,
     Profile,
@@ -178,7 +178,7 @@ class Folding:
         if first:
             near = (
                 next(iter(cells.values()))
-                for state in (MachineState.CONFIGURED, MachineState.CONFIGURING)
+                for state in (CONFIGURED, CONFIGURING)
                 for machine_class, cells in self._inventory.cluster_classes(
                     need.cluster_id, state, fit.instance_types
                 )
@@ -187,7 +187,7 @@ class Folding:
         else:
             near = (cell for cell in fresh.get(need.cluster_id, ()) if fit.suits(cell.machine_class))
         gangs.witness = next(iter(near), None)
-        for state in (MachineState.IDLE, MachineState.SPECULATIVE):
+        for state in (IDLE, SPECULATIVE):
             if gangs.witness is None:
                 pool = next(iter(fit.pools(state)), None)
                 gangs.witness = None if pool is None else next(iter(pool.cells.values()))
@@ -277,7 +277,7 @@ def _fresh(touched: Iterable[Cell]) -> dict[str, list[Cell]]:
     """Bound cells that may be new, by cluster."""
     found: dict[str, list[Cell]] = {}
     for cell in touched:
-        if cell.ids and cell.state in (MachineState.CONFIGURED, MachineState.CONFIGURING):
+        if cell.ids and cell.state in (CONFIGURED, CONFIGURING):
             found.setdefault(cell.binding.cluster, []).append(cell)
     return found
 

@@ -8,9 +8,10 @@ from bigfleet.engine.needs import Place
 from bigfleet.engine.normalise import Demand, Renewal
 from bigfleet.engine.options import PARK_AFTER, REPROBE_EVERY
 from bigfleet.engine.pace import pieces
+from bigfleet.engine.states import CREATING
 from bigfleet.engine.stock import Row
 from bigfleet.engine.supply import Supply
-from bigfleet_base.model import MachineState, Need
+from bigfleet_base.model import Need
 
 GangKey = tuple[str, str, str]
 """(cluster, fingerprint, group), as ``Need.key``."""
@@ -49,7 +50,7 @@ class Parking:
         return (
             bool(row.bought)
             or row.satisfiable
-            or any(claim.stock.cell.state is MachineState.CREATING for claim in row.held)
+            or any(claim.stock.cell.state is CREATING for claim in row.held)
             or bool(supply.drains_for(row))
             or row.key in self.helped
         )

@@ -14,10 +14,11 @@ from bigfleet.engine.needs import Place
 from bigfleet.engine.options import Options, drain_grace_s
 from bigfleet.engine.pace import Work, pieces
 from bigfleet.engine.spread import SpreadCounts, strict_spread
+from bigfleet.engine.states import CONFIGURED
 from bigfleet.engine.stock import Row, Span, Stock
 from bigfleet.engine.supply import Supply
 from bigfleet.engine.victims import VictimOrder, in_time
-from bigfleet_base.model import EMPTY, MachineState, Need, Preemptor, ResourceVector
+from bigfleet_base.model import EMPTY, Need, Preemptor, ResourceVector
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +135,7 @@ class Phase2:
 
     def takeable(self, row: Row) -> Takeable:
         """What may be taken for a Need."""
-        priority, suited = row.demand.need.profile.priority, row.fit.pools(MachineState.CONFIGURED)
+        priority, suited = row.demand.need.profile.priority, row.fit.pools(CONFIGURED)
         key = (suited.pools, priority, row.domain)
         known = self._takeable.get(key)
         if known is None:

@@ -6,9 +6,10 @@ from typing import Final
 from bigfleet.engine.actions import Action, ActionKind, Reason
 from bigfleet.engine.cells import NEVER, Call
 from bigfleet.engine.options import RECLAIM_GRACE_S, Options
+from bigfleet.engine.states import IDLE
 from bigfleet.engine.stock import Stock, in_order
 from bigfleet.engine.supply import Supply, keep_order
-from bigfleet_base.model import CapacityType, MachineState
+from bigfleet_base.model import CapacityType
 
 
 def reclaims(supply: Supply, loose: Iterable[Stock], picked: set[str]) -> Generator[int, None, list[Action]]:
@@ -29,7 +30,7 @@ def releases(supply: Supply, options: Options, now: int) -> Generator[int, None,
     """Idle machines whose hold is over, by id, and when the next one follows if nothing but time goes by."""
     spare: list[str] = []
     next_one = NEVER
-    for pool in supply.inventory.pools(MachineState.IDLE):
+    for pool in supply.inventory.pools(IDLE):
         capacity_type = pool.machine_class.offer.capacity_type
         hold = options.idle_hold_ns.get(capacity_type, 0)
         if hold <= 0 or capacity_type not in _ELASTIC:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from bigfleet.engine.cells import Cell
+from bigfleet.engine.states import IDLE
 from bigfleet.engine.stock import Row, Stock
 from bigfleet.engine.supply import PASSES, Shelf, Supply, first_of
 from bigfleet_base.model import MachineState, TopologySpread
@@ -66,7 +67,7 @@ class SpreadCounts:
 def acquire_spread(row: Row, spread: TopologySpread, supply: Supply) -> None:
     """Acquisition under strict spread; notes if it was the spread that stopped it."""
     counts = SpreadCounts(row, spread, supply)
-    own = set(supply.own_cells(row, MachineState.IDLE))
+    own = set(supply.own_cells(row, IDLE))
     own_idle: dict[str, list[Stock]] = {}
     for stock in supply.own_idle(row, None):
         value = counts.domain(stock)

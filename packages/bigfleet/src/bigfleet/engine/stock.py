@@ -131,7 +131,7 @@ class Tie:
     def add(self, stock: Stock) -> None:
         """One more."""
         self.stocks.append(stock)
-        if self._least is not None and stock.cell.alloc is not self._least:
+        if self._least is not None and stock.cell.alloc != self._least:
             self._least = ResourceVector.common((self._least, stock.cell.alloc))
 
     @property

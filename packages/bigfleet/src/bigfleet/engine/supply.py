@@ -10,6 +10,7 @@ from typing import Any, Final
 from bigfleet.engine.cells import Call, Cell, Pool
 from bigfleet.engine.inventory import Identity, Inventory
 from bigfleet.engine.matching import CostKey, Fit, Pools, Suited
+from bigfleet.engine.states import CONFIGURED, CONFIGURING, CREATING, DRAINING, IDLE, SPECULATIVE
 from bigfleet.engine.stock import Row, Stock, in_order
 from bigfleet_base.model import MachineState
 
@@ -19,10 +20,10 @@ Shelf = list[tuple[float, float, str]]
 """Places by what their first machine costs, then by value. What has been sold since they were put in order
 may make one dearer, and never cheaper: who comes to it looks."""
 PASSES: Final = (
-    (MachineState.IDLE, True),
-    (MachineState.SPECULATIVE, True),
-    (MachineState.IDLE, False),
-    (MachineState.SPECULATIVE, False),
+    (IDLE, True),
+    (SPECULATIVE, True),
+    (IDLE, False),
+    (SPECULATIVE, False),
 )
 """In which order machines are acquired: of which state, and whether they cost something finite."""
 
@@ -104,15 +105,15 @@ class Supply:
 
     def settle(self, cell: Cell) -> None:
         """See whether machines in creation or drain belong to somebody."""
-        if cell.state is MachineState.CREATING:
+        if cell.state is CREATING:
             _put(self.ownerless, cell, self.stock(cell), self._is_ownerless(cell))
-        elif cell.state is MachineState.DRAINING:
+        elif cell.state is DRAINING:
             _put(self.unstamped_drains, cell, self.stock(cell), self._is_unstamped(cell))
 
     def owns(self, row: Row, cell: Cell) -> bool:
         """Whether the machines were bought for this Need."""
         binding = cell.binding
-        unbound = cell.state in (MachineState.CREATING, MachineState.IDLE)
+        unbound = cell.state in (CREATING, IDLE)
         cluster = binding.target_cluster if unbound else binding.cluster
         return cluster == row.demand.need.cluster_id and binding.identity in row.demand.identities
 
@@ -134,14 +135,14 @@ class Supply:
             self.stock(cell)
             for identity in row.demand.identities
             for cell in self.inventory.stamped(cluster, identity)
-            if cell.state is MachineState.DRAINING
+            if cell.state is DRAINING
         ]
 
     def drains_for_nobody(self, fit: Fit) -> list[Stock]:
         """Draining machines stamped for nobody who is still there, as far as they suit."""
         known = self._drains.get(fit)
         if known is None:
-            drains, suited = self.unstamped_drains, fit.pools(MachineState.DRAINING)
+            drains, suited = self.unstamped_drains, fit.pools(DRAINING)
             if len(drains) <= len(suited):
                 known = [stock for cell, stock in drains.items() if fit.suits(cell.machine_class)]
             else:
@@ -160,7 +161,7 @@ class Supply:
 
     def free_values(self, fit: Fit, label: str) -> set[str]:
         """The values a label has where Idle or Speculative machines suit."""
-        idle, speculative = (fit.pools(state) for state in (MachineState.IDLE, MachineState.SPECULATIVE))
+        idle, speculative = (fit.pools(state) for state in (IDLE, SPECULATIVE))
         key = (idle.pools, label)
         known = self._free_values.get(key)
         if known is None:
@@ -174,13 +175,13 @@ class Supply:
 
     def further_values(self, cluster: str, fit: Fit, label: str) -> set[str]:
         """Those that it has besides where a cluster's machines suit."""
-        key = (cluster, fit.pools(MachineState.IDLE).pools, label)
+        key = (cluster, fit.pools(IDLE).pools, label)
         known = self._further_values.get(key)
         if known is None:
             free = self.free_values(fit, label)
             known = self._further_values[key] = {
                 value
-                for state in (MachineState.CONFIGURED, MachineState.CONFIGURING)
+                for state in (CONFIGURED, CONFIGURING)
                 for machine_class, _ in self.inventory.cluster_classes(cluster, state, fit.instance_types)
                 if fit.suits(machine_class)
                 and (value := machine_class.lookup(label)) is not None
@@ -194,14 +195,14 @@ class Supply:
             return []
         return [
             self.stock(cell)
-            for cell in self.own_cells(row, MachineState.IDLE)
+            for cell in self.own_cells(row, IDLE)
             if not cell.is_held_off(Call.CONFIGURE) and (place is None or _lies_in(cell, place))
         ]
 
     def passes(self, row: Row, place: Place | None) -> Iterator[Iterator[list[Stock]]]:
         """The four passes of acquisition (engine.md §10.4), each as groups in candidate order; of a place
         what is there."""
-        own = set(self.own_cells(row, MachineState.IDLE))
+        own = set(self.own_cells(row, IDLE))
         for number, (state, affordable) in enumerate(PASSES):
             others = self.others(row.fit, state, affordable, place, own)
             yield others if number else chain(first_of(row, self.own_idle(row, place)), others)
@@ -252,7 +253,7 @@ class Supply:
     ) -> Iterator[list[Stock]]:
         """Machines of a state that may be had, in groups: cost, then the value to the last tenant (zero for
         Speculative ones)."""
-        idle = state is MachineState.IDLE
+        idle = state is IDLE
         call = Call.CONFIGURE if idle else Call.CREATE
         for (cost, _), pools in priced:
             if (cost < math.inf) is not affordable:
@@ -309,10 +310,10 @@ room, and is put together again if it is needed."""
 keep_order: Final = attrgetter("keep")
 """The key by which bound machines are kept."""
 _HELPFUL: Final = (
-    MachineState.IDLE,
-    MachineState.SPECULATIVE,
-    MachineState.CONFIGURED,
-    MachineState.DRAINING,
+    IDLE,
+    SPECULATIVE,
+    CONFIGURED,
+    DRAINING,
 )
 
 

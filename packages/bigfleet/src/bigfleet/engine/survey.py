@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from bigfleet.engine.cells import Pool
 from bigfleet.engine.matching import Matcher
-from bigfleet_base.model import MachineState, Profile, ResourceVector
+from bigfleet.engine.states import CONFIGURED, IDLE, SPECULATIVE
+from bigfleet_base.model import Profile, ResourceVector
 
 WantedKey = tuple[str, ResourceVector]
 """(fingerprint, unit)."""
@@ -49,14 +50,14 @@ def survey(matcher: Matcher, wanted: Iterable[Wanted]) -> Generator[int, None, d
 def _available(want: Wanted, matcher: Matcher, lowest: dict[Pool, int]) -> Available:
     """``lowest`` keeps the lowest priority that each pool serves, for whoever asks next."""
     fit = matcher.fit(want.profile, want.unit)
-    for pool in fit.pools(MachineState.CONFIGURED):
+    for pool in fit.pools(CONFIGURED):
         if pool not in lowest:
             lowest[pool] = min(cell.binding.priority for cell in pool.cells.values())
-    idle, speculative = fit.pools(MachineState.IDLE), fit.pools(MachineState.SPECULATIVE)
+    idle, speculative = fit.pools(IDLE), fit.pools(SPECULATIVE)
     prices = [pool.machine_class.offer.price_per_hour for pool in (*idle, *speculative)]
     return Available(
         idle.count(),
         speculative.count(),
         min(prices, default=0.0),
-        any(lowest[pool] < want.profile.priority for pool in fit.pools(MachineState.CONFIGURED)),
+        any(lowest[pool] < want.profile.priority for pool in fit.pools(CONFIGURED)),
     )

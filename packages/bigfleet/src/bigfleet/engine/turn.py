@@ -65,7 +65,7 @@ class Turn:
             stale = [s for s in row.stale if s.keep == tie.keep and s in tie.stocks] if row.stale else []
             if not stale and tie.wanted == wanted:
                 return tie.rest
-            if self._take_all(row, tie, wanted, stale) or self._take_on(row, tie, wanted, stale):
+            if (tie.whole or tie.end) and self._take_again(row, tie, wanted, stale):
                 tie.wanted, tie.rest = wanted, wanted - tie.taken
                 return tie.rest
         for stock in tie.stocks:
@@ -115,24 +115,21 @@ class Turn:
             self._claim(row, stock, start, start + count)
         return cell.alloc * count, start + count == there
 
-    def _take_all(self, row: Row, tie: Tie, wanted: ResourceVector, stale: list[Stock]) -> bool:
-        """If all was taken, and all of what is there now is wanted: take it. ``stale`` are the stocks in
-        which there may be more or less than before. False if it is not known to be so."""
-        if not tie.whole:
-            return False
+    def _take_again(self, row: Row, tie: Tie, wanted: ResourceVector, stale: list[Stock]) -> bool:
+        """Where all was taken up to some id: take what is wanted now without looking at all there is.
+        ``stale`` are the stocks in which there may be more or less than before. False if what is right is not
+        known so."""
         taken, spans = _there_now(row, tie, stale)
-        if not wanted.takes_all(taken, tie.least):
-            return False
-        tie.taken = taken
-        self._claim_anew(row, spans)
-        return True
+        if tie.whole and wanted.takes_all(taken, tie.least):
+            tie.taken = taken
+            self._claim_anew(row, spans)
+            return True
+        return wanted.is_within(tie.least) and self._take_on(row, tie, wanted, taken, spans)
 
-    def _take_on(self, row: Row, tie: Tie, wanted: ResourceVector, stale: list[Stock]) -> bool:
-        """If all was taken up to some id: take up to a later one, or an earlier one, as is wanted now. False
-        if that is not known to be right, or far from there."""
-        if not (tie.whole or tie.end) or not wanted.is_within(tie.least):
-            return False
-        taken, spans = _there_now(row, tie, stale)
+    def _take_on(
+        self, row: Row, tie: Tie, wanted: ResourceVector, taken: ResourceVector, spans: _Spans
+    ) -> bool:
+        """Take up to a later id, or an earlier one, as is wanted now. False if that is far from there."""
         end, whole = tie.end, tie.whole
         if not taken.covers(wanted):
             self.work += len(tie.stocks)
@@ -204,10 +201,13 @@ def _there_now(row: Row, tie: Tie, stale: list[Stock]) -> tuple[ResourceVector, 
     """What the Need has of ties if it takes all there is now up to where it came, and its part of those that
     may have changed."""
     taken, spans = tie.taken, _Spans()
+    rank, last = row.rank, tie.end
     for stock in stale:
-        ids, start = stock.cell.ids, stock.before(row.rank)
-        end = len(ids) if tie.end is None else bisect.bisect_right(ids, tie.end, start)
-        taken = taken + stock.cell.alloc * (end - start - row.holding(stock))
+        ids, start = stock.cell.ids, stock.before(rank)
+        end = len(ids) if last is None else bisect.bisect_right(ids, last, start)
+        more = end - start - row.holding(stock)
+        if more:
+            taken = taken + stock.cell.alloc * more
         spans[stock] = (start, end)
     return taken, spans
 
@@ -226,8 +226,15 @@ def _span(row: Row, stock: Stock, spans: _Spans) -> tuple[int, int]:
 def _heads(row: Row, tie: Tie, spans: _Spans) -> list[tuple[str, Stock]]:
     """The first id of every stock that the Need does not have, as a heap."""
     heads = []
+    holdings, rank = row.holdings, row.rank
     for stock in tie.stocks:
-        ids, (_, end) = stock.cell.ids, _span(row, stock, spans)
+        ids = stock.cell.ids
+        if stock in spans:
+            _, end = spans[stock]
+        elif stock in holdings:
+            end = holdings[stock].end
+        else:
+            end = stock.before(rank)
         if end < len(ids):
             heads.append((ids[end], stock))
     heapq.heapify(heads)
@@ -237,10 +244,16 @@ def _heads(row: Row, tie: Tie, spans: _Spans) -> list[tuple[str, Stock]]:
 def _lasts(row: Row, tie: Tie, spans: _Spans) -> list[tuple[str, Stock]]:
     """The last id of every stock that the Need has, in order."""
     lasts = []
+    holdings = row.holdings
     for stock in tie.stocks:
-        if stock in spans or stock in row.holdings:
-            start, end = _span(row, stock, spans)
-            if start < end:
-                lasts.append((stock.cell.ids[end - 1], stock))
+        if stock in spans:
+            start, end = spans[stock]
+        elif stock in holdings:
+            claim = holdings[stock]
+            start, end = claim.start, claim.end
+        else:
+            continue
+        if start < end:
+            lasts.append((stock.cell.ids[end - 1], stock))
     lasts.sort()
     return lasts

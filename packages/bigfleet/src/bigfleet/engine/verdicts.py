@@ -11,8 +11,9 @@ from bigfleet.engine.normalise import Demand
 from bigfleet.engine.options import SUPPLY_CAP
 from bigfleet.engine.pace import pieces
 from bigfleet.engine.preempt import Resolution
+from bigfleet.engine.states import CONFIGURED, IDLE, SPECULATIVE
 from bigfleet.engine.stock import AgeKey, DomainCoverage, Row
-from bigfleet_base.model import MachineState, Need, ResourceVector
+from bigfleet_base.model import Need, ResourceVector
 
 
 class UnmetReason(StrEnum):
@@ -28,7 +29,7 @@ class UnmetReason(StrEnum):
     PRIORITY_STARVED = "priority_starved"
 
 
-_COUNTED: Final = (MachineState.IDLE, MachineState.SPECULATIVE, MachineState.CONFIGURED)
+_COUNTED: Final = (IDLE, SPECULATIVE, CONFIGURED)
 _FINER: Final = frozenset(
     {UnmetReason.PREEMPTION_PENDING, UnmetReason.SPREAD_UNSATISFIABLE, UnmetReason.INSUFFICIENT_SUPPLY}
 )
@@ -223,14 +224,14 @@ NO_SUPPLY: Final = MatchingSupply(0, 0, 0, capped=False)
 
 def _sources(row: Row, resolution: Resolution | None) -> ClaimSources:
     bound = in_flight = idle = speculative = 0
-    for claim in row.held:
-        if claim.stock.cell.state is MachineState.CONFIGURED:
+    for stock, claim in row.holdings.items():
+        if stock.cell.state is CONFIGURED:
             bound += claim.end - claim.start
         else:
             in_flight += claim.end - claim.start
     for lot in row.bought:
         count = sum(claim.end - claim.start for claim in lot)
-        if lot[0].stock.cell.state is MachineState.IDLE:
+        if lot[0].stock.cell.state is IDLE:
             idle += count
         else:
             speculative += count
