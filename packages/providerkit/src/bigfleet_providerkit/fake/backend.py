@@ -124,6 +124,10 @@ class FakeBackend(Backend):
                     pass
                 except asyncio.CancelledError:
                     step.cancel(time.monotonic_ns())
+                    # It goes on, so the request to end is settled. Python 3.11.2 ends no timeout by itself
+                    # while one is not, and this would go on for ever.
+                    if (task := asyncio.current_task()) is not None:
+                        task.uncancel()
             return step.end(time.monotonic_ns())
         finally:
             self.substrate.ended(step)
