@@ -25,9 +25,11 @@ _SIZES = (
     (cells, "_SMALL"),
     (cells, "_SORTING"),
     (domains, "_MOST_FREES"),
+    (domains, "_MOST_KNOWN"),
     (domains, "_SORTING"),
     (matching, "_SORTING"),
     (plan, "_FEW"),
+    (supply, "_MOST_OFFERS"),
     (supply, "_MOST_SHELVES"),
 )
 

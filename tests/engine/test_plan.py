@@ -15,6 +15,7 @@ from bigfleet.engine.cells import NO_CALL, Call
 from bigfleet.engine.cycle import CycleInputs, CycleResult, Engine
 from bigfleet.engine.plan import Change
 from bigfleet.engine.stock import Row
+from bigfleet.engine.supply import Supply
 from bigfleet.engine.verdicts import Verdict
 from bigfleet_base.model import Machine, Operator, Requirement
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY
@@ -630,3 +631,28 @@ def test_demand_that_is_gone_and_plans_that_are_discarded_leave_nothing_to_colle
         gc.enable()
 
     assert rows <= 2 * 10, "those of the plan, and those that were short in the last cycle"
+
+
+def test_a_plan_that_somebody_in_a_hurry_cuts_short_leaves_nothing_to_collect() -> None:
+    racks = [idle(f"m-{n}", labels={RACK_KEY: f"rack-{n % 5}"}, price=n % 7) for n in range(80)]
+    gangs = [gang("c", 2, group=f"g-{n}") for n in range(30)]
+    left = []
+    for pauses in range(40, 160, 4):
+        engine = _engine(racks)
+        engine.needs.apply_rollup("c", gangs, START)
+        engine.run(CycleInputs(now=START))
+        gc.collect()
+        gc.disable()
+        try:
+            cycle = engine.cycle(CycleInputs(now=START), slice_rows=1)
+            for _ in range(pauses):
+                next(cycle, None)
+            engine.hurried = True
+            for _ in cycle:
+                pass
+            left.append(sum(isinstance(each, Supply) for each in gc.get_objects()))
+        finally:
+            gc.enable()
+        del engine, cycle
+
+    assert left == [1] * len(left)

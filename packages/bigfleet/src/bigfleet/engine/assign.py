@@ -113,8 +113,7 @@ class Acquisition:
     def _is_left(self, pool: Pool) -> bool:
         known = self._left.get(pool)
         if known is None:
-            known = any(self._supply.stock(cell).left for cell in pool.cells.values())
-            self._left[pool] = known
+            known = self._left[pool] = self._supply.has_left(pool)
         return known
 
 

@@ -223,6 +223,8 @@ class Gangs:
         """What everybody may have, as far as it suits, but for what is promised to others."""
         key, fit = same_key(row), row.fit
         pools = {state: fit.pools(state) for state in (IDLE, SPECULATIVE)}
+        while sum(known.size() for known in self._frees.values()) > _MOST_KNOWN:
+            del self._frees[next(iter(self._frees))]
         index = (pools[IDLE].pools, key)
         free = self._frees.get(index)
         if free is None:
@@ -415,6 +417,10 @@ class Free:
         self._changed: list[str] = []
         self._rankings: dict[ResourceVector, _Ranking] = {}
 
+    def size(self) -> int:
+        """How much is known: each domain, once and in each order."""
+        return len(self._counts) * (1 + len(self._rankings))
+
     def add(self, value: str, alloc: ResourceVector, count: int) -> None:
         """So many more are there; fewer, if below zero."""
         counts = self._counts.setdefault(value, {})
@@ -484,6 +490,8 @@ class _Ranking:
 _MOST_FREES: Final = 64
 """What is free is remembered for so many kinds of gangs in one walk: each may name as many domains as there
 are machines. The oldest makes room, and is added up again if it is needed."""
+_MOST_KNOWN: Final = 1_000_000
+"""So many domains are remembered in all, one for each order in which they stand: about 200 bytes each."""
 _SORTING: Final = 16
 """As long as one in so many domains changes, putting each in its place is cheaper than sorting."""
 

@@ -69,8 +69,15 @@ class Supply:
         return self._stocks.values()
 
     def parts(self) -> Iterable[dict[Any, Any]]:
-        """All that stocks and the names of Needs are kept in."""
-        return (self.ownerless, self.unstamped_drains, self._stocks, self._identities)
+        """All that stocks, the names of Needs and what is for sale are kept in."""
+        return (
+            self.ownerless,
+            self.unstamped_drains,
+            self._stocks,
+            self._identities,
+            self.offers,
+            self.shelves,
+        )
 
     def forget(self, cell: Cell) -> None:
         """A cell is gone, and with it all claims on it."""
@@ -225,17 +232,23 @@ class Supply:
                 del self.shelves[next(iter(self.shelves))]
             shelf = self.shelves[pools, affordable, label] = []
             for value, there in pools.by_value(label).items():
-                costs = [pools.cost_key(pool.machine_class) for pool in there if pool.cells]
+                costs = [pools.cost_key(pool.machine_class) for pool in there if self.has_left(pool)]
                 costs = [cost for cost in costs if (cost[0] < math.inf) is affordable]
                 if costs:
                     shelf.append((*min(costs), value))
             shelf.sort()
         return shelf
 
+    def has_left(self, pool: Pool) -> bool:
+        """Whether there is something in a pool that nobody has bought."""
+        stocks = self._stocks
+        return any(cell not in stocks or stocks[cell].left for cell in pool.cells.values())
+
     def first_cost(self, fit: Fit, state: MachineState, affordable: bool, place: Place) -> CostKey | None:
-        """What the first machine that is left in a place costs, whoever it was bought for."""
+        """What the first machine that is left in a place costs, whoever it was bought for. What is sold out
+        counts here as little as on a shelf, or a place would seem cheaper than it was."""
         for group in self._offer(fit, state, affordable, place):
-            if group:
+            if any(stock.left for stock in group):
                 return fit.cost_key(group[0].cell.machine_class)
         return None
 
@@ -245,6 +258,8 @@ class Supply:
         if offer is None:
             priced = pools.priced() if place is None else _priced_in(pools, place)
             groups = self._tied(priced, state, affordable)
+            if len(self.offers) >= _MOST_OFFERS:
+                del self.offers[next(iter(self.offers))]
             offer = self.offers[pools, affordable, place] = Offer(groups)
         return offer
 
@@ -286,7 +301,8 @@ class Supply:
 
 class Offer:
     """What Needs with one Profile and unit may buy in one pass, in groups of candidates: put together once a
-    cycle, as far as somebody comes, and without what is sold out."""
+    cycle, as far as somebody comes, and without what is sold out. One Need looks at a time: of two at once,
+    each would miss what is put together for the other."""
 
     __slots__ = ("_groups", "_more")
 
@@ -307,6 +323,8 @@ class Offer:
 _MOST_SHELVES: Final = 64
 """So many are kept while Needs buy: each may name as many places as there are machines. The oldest makes
 room, and is put together again if it is needed."""
+_MOST_OFFERS: Final = 20_000
+"""The same of offers: there may be one for each kind of Need in each place."""
 keep_order: Final = attrgetter("keep")
 """The key by which bound machines are kept."""
 _HELPFUL: Final = (
