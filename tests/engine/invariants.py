@@ -32,13 +32,17 @@ def i1_claims_are_disjoint_and_complete(step: Step) -> None:
 
 
 def i2_claims_suit_and_make_progress(step: Step) -> None:
+    """In some order: the result does not say in which one a Need came to what it holds."""
     for row, machines in _claims(step.result):
-        remaining = row.need.aggregate
         for machine in machines:
             assert machine.matches(row.need.profile), f"{machine.id} does not match"
             assert machine.alloc.covers(row.need.min_unit), f"{machine.id} is too small"
-            assert _adds(machine, remaining), f"{machine.id} adds nothing that is short"
-            remaining -= machine.alloc
+        earlier = list(machines)
+        while earlier:
+            # Whatever may have come last of all may have come last of fewer, so any such will do.
+            last = next((m for m in earlier if _adds(m, _lacking(row, earlier, m))), None)
+            assert last is not None, f"{', '.join(m.id for m in earlier)}: some add nothing that is short"
+            earlier.remove(last)
 
 
 def i3_targets_are_in_the_state_their_action_starts_from(step: Step) -> None:
@@ -268,6 +272,11 @@ def _spread_pool(result: CycleResult, need: Need) -> list[Machine]:
 
 def _precedence(need: Need) -> tuple[int, int, int]:
     return (need.profile.priority, need.profile.interruption_bucket, need.profile.reclamation_bucket)
+
+
+def _lacking(row: Row, machines: list[Machine], without: Machine) -> ResourceVector:
+    """What is still short before the last one comes."""
+    return row.need.aggregate - _sum(m for m in machines if m is not without)
 
 
 def _adds(machine: Machine, remaining: ResourceVector) -> bool:
