@@ -18,7 +18,7 @@ from bigfleet.engine.verdicts import UnmetReason
 from bigfleet.engine.verdicts import Verdict as EngineVerdict
 from bigfleet_base.model import CapacityType, Machine, MachineState, Need, penalty
 from bigfleet_base.model import Preemptor as ModelPreemptor
-from bigfleet_base.model.lifecycle import EDGES, Rpc
+from bigfleet_base.model.lifecycle import Rpc
 from tests.oracle import results as plain
 
 CALLS = {
@@ -27,7 +27,6 @@ CALLS = {
     Rpc.DRAIN: Call.DRAIN,
     Rpc.DELETE: Call.DELETE,
 }
-LEGAL = {(e.source, e.target) for e in EDGES}
 WIRE = {
     UnmetReason.PREEMPTION_PENDING: UnmetReason.PRIORITY_STARVED,
     UnmetReason.INSUFFICIENT_SUPPLY: UnmetReason.PRIORITY_STARVED,
@@ -78,13 +77,11 @@ class EngineJudge:
         observed: bool = False,
     ) -> None:
         inventory = self.engine.inventory
-        before = self._records[machine.id]
-        moved = before.state is not machine.state
-        taken_back = (before.state, machine.state) in {
+        taken_back = (self._records[machine.id].state, machine.state) in {
             (MachineState.CREATING, MachineState.SPECULATIVE),
             (MachineState.DRAINING, MachineState.CONFIGURED),
         }
-        if moved and (before.state, machine.state) not in LEGAL and (observed or taken_back):
+        if observed or taken_back:
             inventory.adopt(machine, now, _stamp(preempted_for))
         else:
             inventory.apply(

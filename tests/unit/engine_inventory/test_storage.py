@@ -10,6 +10,7 @@ from bigfleet.engine.cells import LARGE
 from bigfleet.engine.inventory import Inventory
 from bigfleet.engine.records import Sidecar
 from bigfleet_base.model import CapacityType, HostRef
+from bigfleet_base.model.lifecycle import IllegalTransitionError
 from tests.support.rules import rule
 from tests.unit.engine_inventory.fleet import S, entries, machine, rebuilt, view
 
@@ -143,3 +144,21 @@ def test_machines_that_join_others_keep_their_clocks() -> None:
     [cell] = inventory.all_cells()
     assert (cell.ids, cell.idle_from) == (["a", "b", "c"], 1)
     assert inventory.idle_times(cell) == [5, 1, 5]
+
+
+@rule("engine.I22")
+@pytest.mark.parametrize("in_a_cycle", [False, True])
+@pytest.mark.parametrize("state", [S.CONFIGURING, S.CONFIGURED, S.DRAINING])
+def test_a_machine_comes_to_another_cluster_only_by_what_a_provider_shows(state: S, in_a_cycle: bool) -> None:
+    inventory = Inventory()
+    inventory.insert(machine("m", state, cluster="a"), 0)
+    if in_a_cycle:
+        inventory.freeze()
+        inventory.apply(machine("m", state, cluster="a", price_per_hour=2.0), 1)
+    before = inventory.entry("m")
+    with pytest.raises(IllegalTransitionError, match="'m' changes clusters"):
+        inventory.apply(machine("m", state, cluster="b"), 1)
+    assert inventory.entry("m") == before
+
+    inventory.adopt(machine("m", state, cluster="b"), 1)
+    assert inventory.entry("m").machine.cluster == "b"

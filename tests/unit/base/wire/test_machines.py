@@ -115,10 +115,13 @@ def test_an_amount_that_does_not_parse_counts_as_none_of_that_dimension() -> Non
     assert decode_machine(record(resources=offer)).machine.alloc == ResourceVector(cpu=4000)
 
 
-@pytest.mark.parametrize("amounts", [{}, {"cpu": "0"}, {"cpu": "lots"}])
-def test_an_empty_allocatable_falls_back_to_the_base_shape(amounts: dict[str, str]) -> None:
-    offer, empty = pb.Resources(resources={"cpu": "4"}), pb.Resources(resources=amounts)
-    assert decode_machine(record(resources=offer, allocatable=empty)).machine.alloc["cpu"] == 4000
+@pytest.mark.parametrize(("amounts", "cpu"), [({}, 4000), ({"cpu": "0"}, 0), ({"cpu": "lots"}, 0)])
+def test_only_an_allocatable_that_is_not_given_falls_back_to_the_base_shape(
+    amounts: dict[str, str], cpu: int
+) -> None:
+    # Otherwise a machine of which nothing is usable would count in full, until it had some memory.
+    offer, given = pb.Resources(resources={"cpu": "4"}), pb.Resources(resources=amounts)
+    assert decode_machine(record(resources=offer, allocatable=given)).machine.alloc["cpu"] == cpu
 
 
 def test_an_error_text_belongs_to_failed_machines_only() -> None:

@@ -141,6 +141,15 @@ def test_a_create_whose_answer_was_lost_keeps_its_purchase() -> None:
     assert not world.executor.is_busy("m1")
 
 
+@rule("shard.X4", "shard.Q2")
+def test_a_machine_that_is_found_in_another_cluster_is_there() -> None:
+    world = World()
+    call = world.in_call("Reclaim")
+    world.fail(call, FailureKind.TRANSIENT)
+    world.got("m1", record("m1", DRAINING, "c2"))
+    assert (world.state("m1"), world.machine("m1").cluster) == (DRAINING, "c2")
+
+
 @rule("shard.X4")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_machine_that_cannot_be_verified_keeps_its_state_and_is_handed_on(kind: str) -> None:

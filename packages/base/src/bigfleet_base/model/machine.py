@@ -96,8 +96,9 @@ class Machine:
 
     @property
     def alloc(self) -> ResourceVector:
-        """What the machine counts for: its allocatable, or its base shape where that is empty."""
-        return self.allocatable or self.resources
+        """What the machine counts for: its allocatable, or its base shape where none is given. One that is
+        given and comes to nothing is a statement."""
+        return self.resources if self.allocatable is None else self.allocatable
 
     def lookup(self, key: str) -> str | None:
         """The value that a requirement on ``key`` sees."""

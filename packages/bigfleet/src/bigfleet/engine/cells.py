@@ -34,7 +34,7 @@ class Offer:
     @property
     def alloc(self) -> ResourceVector:
         """What the machine counts for."""
-        return self.allocatable or self.resources
+        return self.resources if self.allocatable is None else self.allocatable
 
 
 class Binding(NamedTuple):

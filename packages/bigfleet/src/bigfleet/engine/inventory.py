@@ -37,7 +37,7 @@ from bigfleet.engine.cells import (
 from bigfleet.engine.records import NOTHING, Entry, Kept, Own, Sidecar, kept_of, note
 from bigfleet.engine.states import CONFIGURED, CREATING, DRAINING, IDLE
 from bigfleet_base.model import CapacityType, Machine, MachineState, Preemptor, ResourceVector
-from bigfleet_base.model.lifecycle import Memory, check, edge, has_edge
+from bigfleet_base.model.lifecycle import IllegalTransitionError, Memory, check, edge, has_edge
 from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY, ZONE_KEY, lookup
 
 
@@ -255,13 +255,17 @@ class Inventory:
         preempted_for: Preemptor | None = None,
         drain_deadline: int | None = None,
     ) -> None:
-        """Write a new record of a known machine: a legal edge, or a merge of fields in the same state.
+        """Write a new record of a known machine: a legal edge, or a merge of fields in the same state, which
+        is no way to another cluster.
 
         ``started`` says that this process makes the transition; a drain also says for whom and until when.
         """
         check(machine)
-        state, worth, kept = self._known(machine.id)
-        if machine.state is not state:
+        state, cluster, worth, kept = self._known(machine.id)
+        if machine.state is state:
+            if machine.cluster != cluster:
+                raise IllegalTransitionError(f"machine {machine.id!r} changes clusters without being Idle")
+        else:
             idle_since, value, stamp, deadline, _, held_off, provider = kept
             # Only a machine in creation or drain can have been started.
             seen_start = False
@@ -293,7 +297,7 @@ class Inventory:
             self.apply(machine, now, preempted_for=preempted_for)
             return
         check(machine)
-        state, _, kept = self._known(machine.id)
+        state, _, _, kept = self._known(machine.id)
         if machine.state is not state:
             since = now if machine.state is IDLE else None
             stamp = preempted_for if machine.state is DRAINING else None
@@ -312,7 +316,7 @@ class Inventory:
 
     def hold_off(self, machine_id: str, calls: Call) -> None:
         """Say which calls are not to be tried on a machine at present."""
-        _, _, kept = self._known(machine_id)
+        *_, kept = self._known(machine_id)
         kept = (*kept[:5], calls, kept[6])
         if self._overlay is not None:
             self._put(self.entry(machine_id).machine, kept)
@@ -366,16 +370,19 @@ class Inventory:
             self.mark_not_deletable(provider, capacity_type)
         self._refused_meanwhile.clear()
 
-    def _known(self, machine_id: str) -> tuple[MachineState, float, Kept]:
-        """Of a machine as it is now: its state, what it is worth to its tenant, and what is remembered."""
+    def _known(self, machine_id: str) -> tuple[MachineState, str, float, Kept]:
+        """Of a machine as it is now: its state, its cluster, what it is worth to its tenant, and what is
+        remembered."""
         if self._overlay is not None and machine_id in self._overlay:
             entry = self.entry(machine_id)
             machine = entry.machine
-            return machine.state, machine.assigned_reclamation_penalty, kept_of(entry.sidecar)
+            worth = machine.assigned_reclamation_penalty
+            return machine.state, machine.cluster, worth, kept_of(entry.sidecar)
         cell = self._rows.get(machine_id)
         if cell is None:
             raise UnknownMachineError(machine_id)
-        return cell.state, cell.binding.reclamation_penalty, self._own.kept(machine_id, cell)
+        binding = cell.binding
+        return cell.state, binding.cluster, binding.reclamation_penalty, self._own.kept(machine_id, cell)
 
     def _put(self, machine: Machine, kept: Kept) -> None:
         """Write all of a machine."""

@@ -509,7 +509,8 @@ class Executor:
         source = calls.START[op.rpc].source
         # Before the write, so that whoever hears of it knows that the provider has taken the call.
         op.accepted = machine.state is not source
-        if machine.state is ours.state or calls.is_edge(ours.state, machine.state):
+        stays = machine.state is ours.state and machine.cluster == ours.cluster
+        if stays or calls.is_edge(ours.state, machine.state):
             self._fleet.command(machine)
         elif machine.state is source:
             self._fleet.take_back(machine)
