@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from bigfleet.engine.options import Options
 from bigfleet.shard.core import events
 from bigfleet.shard.core.outcomes import Outcome
@@ -111,10 +113,32 @@ def test_a_probe_that_finds_no_machine_is_made_when_there_is_one() -> None:
     assert len(operator.frames(BootstrapRequest)) == 1
     habits.blob_error = ""
     lab.provider.put(machines(1)[0])
-    lab.run(25)
+    lab.run(75)
 
     assert len(lab.ids(S.CONFIGURED)) == 1
     assert len(operator.frames(BootstrapRequest)) == 2
+
+
+@rule("shard.X4", "shard.L3")
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_a_need_that_waits_for_its_probe_keeps_no_machines_from_anybody(is_mended: bool) -> None:
+    held = need("d", 4, priority=5000)
+    lab = Lab([*machines(1), *serving(held, 4, prefix="d")])
+    habits = Habits(blob_error="no template", rollup_interval=60 * MINUTE)
+    lab.operator("c1", need("c1", 4), habits=habits)
+    donor = lab.operator("d", held, habits=QUIET)
+    lab.operator("e", need("e", 2, priority=500), habits=QUIET)
+    lab.run(3)
+    lab.provider.fail("m-0000")
+    lab.run(90)
+    if is_mended:
+        habits.blob_error = ""
+    # What is given up now is all there is for the other two; the blocked one comes first.
+    donor.demand()
+    lab.run(10 * MINUTE // SECOND)
+
+    served = Counter(lab.machine(i).cluster for i in lab.ids(S.CONFIGURED))
+    assert served == ({"c1": 4} if is_mended else {"e": 2})
 
 
 @rule("shard.L2")

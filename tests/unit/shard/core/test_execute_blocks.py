@@ -65,6 +65,29 @@ def test_a_blocked_need_is_probed_with_one_action_after_each_pause() -> None:
 
 
 @rule("shard.X4")
+def test_a_need_takes_part_in_one_cycle_at_a_time_until_there_is_a_probe() -> None:
+    world = World()
+    world.add("m1", IDLE)
+    world.enqueue(bootstrap("m1"))
+    world.answer(world.requests()[0], error="broken")
+    world.advance(60)
+    blocked = {("c1", PROFILE.fingerprint)}
+    for _ in range(3):
+        assert world.executor.before_cycle() == frozenset()
+        assert world.executor.admit([]) == []
+        world.advance(59)
+        assert world.executor.before_cycle() == blocked
+        world.advance(1)
+    assert world.executor.before_cycle() == frozenset()
+    world.enqueue(*world.executor.admit([bootstrap("m1")]))
+    world.answer(world.requests()[-1], error="still broken")
+    world.advance(119)
+    assert world.executor.before_cycle() == blocked
+    world.advance(1)
+    assert world.executor.before_cycle() == frozenset()
+
+
+@rule("shard.X4")
 def test_a_probe_is_a_bootstrap_or_else_a_provision_and_never_a_preemption() -> None:
     world = World()
     world.add("m1", IDLE)

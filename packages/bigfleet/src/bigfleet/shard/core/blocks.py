@@ -2,7 +2,9 @@
 
 An operator that answers a bootstrap request with an error would do so for every machine of that Need: its
 (cluster, fingerprint) is blocked, the engine starts nothing for it, and after a pause one action probes
-whether it has been mended.
+whether it has been mended. For that the Need takes part in one cycle. If nothing comes of it, because there
+is nothing to be had, it is left out again for a while: one that takes part keeps the machines that it would
+have drained for itself from being given back, and from everybody else.
 """
 
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ from bigfleet.shard.core.context import Context
 from bigfleet.shard.core.settings import MINUTE
 
 MAX_BLOCKS: Final = 10_000
+LOOK_EVERY: Final = MINUTE
+"""So often a Need whose pause is over takes part in a cycle, until a probe can be made."""
 FORGET_AFTER: Final = 60 * MINUTE
 """A block whose pause has been over for so long has no Need any more."""
 
@@ -37,6 +41,8 @@ class Block:
     phase: BlockPhase
     failures: int
     until: int
+    again: int = 0
+    """Since its Need took part in a cycle, and no probe came of it: when it does so again."""
 
 
 @dataclass(slots=True)
@@ -105,9 +111,17 @@ class Blocks:
 
     def held(self) -> frozenset[Pair]:
         """All for which the coming cycle is to start nothing."""
-        for pair in [p for p, b in self._all() if self._ctx.now >= b.until + FORGET_AFTER]:
+        now = self._ctx.now
+        for pair in [p for p, b in self._all() if now >= b.until + FORGET_AFTER]:
             self._remove(pair)
-        return frozenset(pair for pair, block in self._all() if self._is_held(block))
+        held = set()
+        for pair, block in self._all():
+            if block.phase is not BlockPhase.LIFTED:
+                if now < max(block.until, block.again):
+                    held.add(pair)
+                else:
+                    block.again = now + LOOK_EVERY
+        return frozenset(held)
 
     def admit(self, actions: list[Action]) -> list[Action]:
         """Leave out what is for a blocked Need; of one that is to be probed the first Bootstrap stays, or
