@@ -112,11 +112,9 @@ def request_id(seed: bytes, number: int) -> str:
 
 def is_answer(op: Operation, seen: Machine) -> bool:
     """Whether a record can be the answer to the operation's call."""
-    if seen.id != op.machine_id:
+    if seen.id != op.machine_id or seen.cluster not in ("", op.cluster):
         return False
-    if seen.state is MachineState.FAILED:
-        return True
-    return seen.state in _ANSWERS[op.rpc] and seen.cluster in ("", op.cluster)
+    return seen.state is MachineState.FAILED or seen.state in _ANSWERS[op.rpc]
 
 
 def is_done(op: Operation, machine: Machine) -> bool:

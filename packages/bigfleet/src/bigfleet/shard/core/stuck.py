@@ -66,6 +66,8 @@ class Stuck:
             for machine_id in self._stuck(state)
             if now - checked.get(machine_id, -CHECK_EVERY) >= CHECK_EVERY
         ]
+        # Those that have waited longest first: what is due again must not hide what never had its turn.
+        due.sort(key=lambda machine_id: checked.get(machine_id, -CHECK_EVERY))
         for machine_id in due[:CHECKS_A_SECOND]:
             checked[machine_id] = now
         return due[:CHECKS_A_SECOND], len(due) > CHECKS_A_SECOND

@@ -94,7 +94,8 @@ def _engine_state(engine: Engine) -> EngineState:
         parked=engine.parking.ages,
         helped=engine.parking.helped,
         parts=engine.ledger.parts,
-        buckets=engine.rails.buckets,
+        # Which of them are full is not written down, and the others come in another order by that.
+        buckets=dict(sorted(engine.rails.buckets.items())),
         ages=engine.ages,
         folds=engine.folds,
     )
