@@ -226,3 +226,20 @@ def test_an_operator_that_answers_nothing_starves_nobody_and_is_served_when_it_a
     habits.answers = True
     lab.run(60)
     assert len(lab.ids(S.CONFIGURED)) == 2_001
+
+
+@rule("shard.E1", "shard.E4")
+def test_an_operator_that_answers_slowly_takes_its_own_places_only() -> None:
+    lab = Lab([*machines(400), *machines(1, prefix="b", instance_type="large")])
+    lab.operator("c1", need("c1", 400), habits=Habits(answer_delay=29 * SECOND))
+    lab.operator("c2", need("c2", 1, priority=100, kind="large"))
+    lab.run(3)
+    assert lab.state("b-0000") is S.CONFIGURED
+
+
+@rule("shard.X8", "ruling.R17")
+def test_every_stuck_machine_has_its_turn_however_many_there_are() -> None:
+    stuck = [*machines(650, S.CREATING, prefix="c"), *machines(2, S.DRAINING, prefix="d")]
+    lab = Lab(stuck, instant=False)
+    lab.run(31 * MINUTE // SECOND)
+    assert {line["machine"] for line in lab.notes.lines("machine stuck")} == {m.id for m in stuck}

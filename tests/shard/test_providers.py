@@ -1,6 +1,9 @@
 """Answers of providers that come late, twice, or about something else (shard.md §5, X4, Q12)."""
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from bigfleet.shard.core import effects, events
 from bigfleet.sim.operator import Habits
@@ -10,6 +13,7 @@ from bigfleet_base.model import MachineState
 from bigfleet_base.model.frames import NodeState
 from bigfleet_base.telemetry.catalogue import shard as series
 from tests.shard.lab import (
+    DEPLOYED,
     MINUTE,
     SECOND,
     START,
@@ -207,3 +211,51 @@ def test_a_provider_that_was_empty_while_it_waited_for_its_turn_is_listed_again(
     lab.run(25)
 
     assert "b-1" in lab.core.engine.inventory
+
+
+def _two_providers(count: int, **settings: Any) -> tuple[Lab, ScriptedProvider, ScriptedProvider]:
+    """One that much is wanted of, and one with a machine for somebody less important."""
+    time = VirtualTime(START)
+    first = ScriptedProvider(time, machines(count, prefix="a"), "first")
+    second = ScriptedProvider(time, [machine("b", instance_type="large")], "second")
+    lab = Lab(providers=[first, second], time=time, **settings)
+    lab.operator("c1", need("c1", count, 1000), habits=QUIET)
+    lab.operator("c2", need("c2", 1, 500, "large"), habits=QUIET)
+    return lab, first, second
+
+
+@rule("provider.P-139", "provider.P-140", "shard.X4")
+@pytest.mark.parametrize("most", [0, 10])
+def test_a_provider_whose_breaker_is_open_freezes_its_own_slice_alone(most: int) -> None:
+    lab, first, _ = _two_providers(300, options=replace(DEPLOYED, max_actions=most))
+    first.down = True
+    lab.shard.submit(events.BreakerChanged("first", events.BreakerState.OPEN))
+    lab.run(20)
+
+    assert lab.state("b") is S.CONFIGURED
+    assert first.calls == []
+    # Nothing ends that did not begin, and nobody runs in circles over it.
+    assert lab.counter(series.ACTION_OUTCOMES, "Bootstrap", "provider_transient") == 0
+    assert lab.counter(series.ACTIONS_DEFERRED, "provider") > 0
+    assert lab.counter(series.CYCLE_TRIGGER, "drain") == lab.counter(series.CYCLE_TRIGGER, "deferred") == 0
+
+    first.down = False
+    lab.shard.submit(events.BreakerChanged("first", events.BreakerState.TRIAL))
+    lab.run(20)
+    assert 1 <= len(first.calls) <= 5, "to find out, one after the other"
+    lab.shard.submit(events.BreakerChanged("first", events.BreakerState.CLOSED))
+    lab.run(300)
+    assert len(lab.ids(S.CONFIGURED)) == 301
+
+
+@rule("provider.P-139", "shard.E4")
+def test_calls_that_hang_leave_places_for_other_providers() -> None:
+    lab, first, second = _two_providers(400)
+    first.hold = lambda *_: True
+    lab.run(60)
+
+    assert len(second.calls) == 0, "all slots hang; the place is there"
+    first.hold = lambda *_: False
+    first.release()
+    lab.run(2)
+    assert lab.state("b") is S.CONFIGURED

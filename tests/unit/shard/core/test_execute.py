@@ -15,7 +15,7 @@ from bigfleet.shard.core.effects import (
     Observe,
     WriteAudit,
 )
-from bigfleet.shard.core.events import BreakerChanged
+from bigfleet.shard.core.events import BreakerChanged, BreakerState
 from bigfleet.shard.provider import FailureKind
 from bigfleet_base.model import CapacityType, Profile
 from bigfleet_base.model.lifecycle import (
@@ -102,7 +102,7 @@ def test_a_bought_machine_that_cannot_be_configured_now_is_a_success(obstacle: s
         case "session":
             world.sessions.open.clear()
         case "breaker":
-            world.executor.breaker_changed(BreakerChanged("default", open=True))
+            world.executor.breaker_changed(BreakerChanged("default", BreakerState.OPEN))
         case _:
             world.executor.halt()
 

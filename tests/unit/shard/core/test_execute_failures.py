@@ -12,7 +12,7 @@ from bigfleet.shard.core.effects import (
     GetMachine,
     LogLevel,
 )
-from bigfleet.shard.core.events import BreakerChanged, CallEnded, Observed
+from bigfleet.shard.core.events import BreakerChanged, BreakerState, CallEnded, Observed
 from bigfleet.shard.provider import FailureKind
 from bigfleet_base.model import Machine
 from bigfleet_base.model.lifecycle import (
@@ -206,7 +206,7 @@ def test_a_call_that_was_not_sent_leaves_the_machine_as_it_was(kind: str) -> Non
 @rule("shard.X4")
 def test_an_open_breaker_is_asked_before_the_blob_is() -> None:
     world = World()
-    world.executor.breaker_changed(BreakerChanged("default", open=True))
+    world.executor.breaker_changed(BreakerChanged("default", BreakerState.OPEN))
     machines = [world.add("m1", IDLE), world.add("m2", SPECULATIVE), world.add("m3", CONFIGURED, "c1")]
     world.enqueue(bootstrap("m1"), provision("m2"), reclaim("m3"))
     assert {outcome for _, outcome in world.outcomes()} == {"provider_transient"}
@@ -215,7 +215,7 @@ def test_an_open_breaker_is_asked_before_the_blob_is() -> None:
     assert world.outboxes.ever == []
     assert world.calls() == []
 
-    world.executor.breaker_changed(BreakerChanged("default", open=False))
+    world.executor.breaker_changed(BreakerChanged("default", BreakerState.CLOSED))
     world.enqueue(bootstrap("m1"))
     assert len(world.requests()) == 1
 
@@ -226,7 +226,7 @@ def test_a_breaker_that_opens_during_a_wait_takes_the_operation_back() -> None:
     world.add("m1", IDLE)
     world.add("m2", CONFIGURED, "c1")
     world.enqueue(bootstrap("m1"), reclaim("m2"))
-    world.executor.breaker_changed(BreakerChanged("default", open=True))
+    world.executor.breaker_changed(BreakerChanged("default", BreakerState.OPEN))
     [request], [instruction] = world.requests(), world.instructions()
     assert [e.request_id for e in world.seen(DropBlob, world.answer(request))] == [request.request_id]
     world.ack(instruction.instruction_id)
@@ -302,7 +302,7 @@ def test_failed_is_taken_from_the_providers_record_alone(kind: str) -> None:
 
 @rule("shard.X4")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("wrong", ["id", "cluster", "source", "invalid"])
+@pytest.mark.parametrize("wrong", ["id", "cluster", "cluster of a failure", "source", "invalid"])
 def test_an_answer_that_is_none_is_verified(kind: str, wrong: str) -> None:
     world = World()
     call = world.in_call(kind)
@@ -311,6 +311,8 @@ def test_an_answer_that_is_none_is_verified(kind: str, wrong: str) -> None:
             seen = record("m2", BETWEEN[kind], world.machine("m1").cluster)
         case "cluster":
             seen = record("m1", CONFIGURING, "c7")
+        case "cluster of a failure":
+            seen = record("m1", FAILED, "c7")
         case "source":
             seen = source_record(kind)
         case _:

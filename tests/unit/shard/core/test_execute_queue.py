@@ -10,6 +10,7 @@ from bigfleet.shard.core.effects import (
     Assignment,
     DeleteMachine,
 )
+from bigfleet.shard.core.events import BreakerChanged, BreakerState
 from bigfleet_base.model.lifecycle import CONFIGURED, CREATING, IDLE, SPECULATIVE
 from bigfleet_base.telemetry.catalogue import shard as series
 from tests.support.rules import rule
@@ -194,3 +195,49 @@ def test_mute_operators_share_n_operations_until_one_answers_in_time() -> None:
     assert world.executor.admit(wanted["c2"]) == wanted["c2"][:4]
     unblocked = [bootstrap(f"c1-{n}", profile=replace(PROFILE, priority=7)) for n in range(6)]
     assert world.executor.admit(unblocked) == unblocked
+
+
+@rule("shard.E1")
+def test_mute_operators_have_their_turns_however_many_there_are() -> None:
+    clusters = [f"c{n}" for n in range(6)]
+    world = World(concurrency=2, clusters=clusters)
+    for cluster in clusters:
+        world.add(cluster, IDLE)
+    wanted = [bootstrap(cluster, cluster) for cluster in clusters]
+    world.enqueue(*wanted)
+    world.advance(30)
+
+    turns = []
+    for _ in range(3):
+        admitted = world.executor.admit(wanted)
+        turns.append([action.machine_id for action in admitted])
+        world.enqueue(*admitted)
+        assert world.executor.admit(wanted) == [], "together they have no more than N"
+        world.advance(30)
+    assert turns == [["c0", "c1"], ["c2", "c3"], ["c4", "c5"]]
+
+
+@rule("shard.X9")
+def test_what_is_for_a_cluster_without_a_session_is_told_of_once_and_fills_no_queue() -> None:
+    world = World(clusters=("c1", "c2"))
+    world.sessions.open.discard("c1")
+    wanted = [bootstrap(f"m{n}") for n in range(5)]
+    others = [provision("s1"), bootstrap("x1", "c2")]
+    assert world.executor.admit([*wanted, *others]) == [wanted[0], *others]
+
+
+@rule("shard.X4", "provider.P-140")
+def test_a_provider_on_trial_begins_one_operation_at_a_time() -> None:
+    world = World()
+    world.add("m1", SPECULATIVE)
+    assert world.executor.held_back() == {}
+    world.executor.breaker_changed(BreakerChanged("default", BreakerState.OPEN))
+    assert world.executor.held_back() == {"default": 0}
+    world.executor.breaker_changed(BreakerChanged("default", BreakerState.TRIAL))
+    assert world.executor.held_back() == {"default": 1}
+    [call] = world.calls(world.enqueue(provision("m1")))
+    assert world.executor.held_back() == {"default": 0}, "until it is known what became of it"
+    world.succeed(call, CREATING)
+    assert world.executor.held_back() == {"default": 1}
+    world.executor.breaker_changed(BreakerChanged("default", BreakerState.CLOSED))
+    assert world.executor.held_back() == {}

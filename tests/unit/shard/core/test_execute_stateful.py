@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 
 from bigfleet.engine.actions import Action
 from bigfleet.shard.core.effects import ConfigureMachine, DropBlob, Effect, GetMachine
-from bigfleet.shard.core.events import BootstrapAnswered, BreakerChanged, CallEnded, Observed
+from bigfleet.shard.core.events import BootstrapAnswered, BreakerChanged, BreakerState, CallEnded, Observed
 from bigfleet.shard.core.fleet import TRANSITIONAL
 from bigfleet.shard.core.merge import merged
 from bigfleet.shard.core.operations import Operation, Operations, Step
@@ -212,13 +212,13 @@ class Executing(RuleBasedStateMachine):
                 self.settle()
                 self.nothing_waits_while_the_executor_is_halted()
             case "breaker":
-                executor.breaker_changed(BreakerChanged("default", open=True))
+                executor.breaker_changed(BreakerChanged("default", BreakerState.OPEN))
             case _:
                 self.world.sessions.open.discard(draw(clusters))
         self.settle()
         if not draw(rarely):
             executor.resume()
-            executor.breaker_changed(BreakerChanged("default", open=False))
+            executor.breaker_changed(BreakerChanged("default", BreakerState.CLOSED))
             for returning in CLUSTERS:
                 if returning not in self.world.sessions.open:
                     self.world.sessions.open.add(returning)

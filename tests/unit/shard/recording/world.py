@@ -287,7 +287,7 @@ class World:
                         ev.BootstrapAnswered(session, "unknown", 5),
                         ev.ReclaimAcked(session, "unknown", 1),
                         ev.NodeReadiness(session, "m-01", "node-1", self._random.random() < 0.5),
-                        ev.BreakerChanged(PROVIDER, self._random.random() < 0.3),
+                        ev.BreakerChanged(PROVIDER, self._random.choice([*ev.BreakerState])),
                         ev.PauseFile(self._random.random() < 0.2),
                     )
                 )

@@ -19,6 +19,7 @@ from bigfleet.shard.core.effects import (
 )
 from bigfleet.shard.core.events import (
     BreakerChanged,
+    BreakerState,
     CallEnded,
     Event,
     Failure,
@@ -55,7 +56,7 @@ class Client:
     def __init__(self) -> None:
         self.sent: list[tuple[Any, ...]] = []
         self.error: CallFailedError | None = None
-        self.held_back = False
+        self.held_back = self.on_trial = False
         self.slices: list[ListSlice] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -99,6 +100,9 @@ class Client:
 
     def is_held_back(self) -> bool:
         return self.held_back
+
+    def is_on_trial(self) -> bool:
+        return self.on_trial
 
     async def close(self) -> None:
         pass
@@ -253,17 +257,19 @@ async def test_a_failed_list_is_told_and_the_description_is_asked_for_again(benc
     assert [call[0] for call in bench.client.sent] == ["describe", "describe", "list"]
 
 
-async def test_a_provider_that_is_held_back_is_told_once_and_its_release_too(
+async def test_a_provider_that_is_held_back_is_told_once_and_its_trial_and_release_too(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BREAKER_LOOK_S", 0.01)
     bench.client.held_back = True
     events = await bench.answers(GetMachine("default", "m-1"), 2)
-    assert events[0] == BreakerChanged("default", True)
+    assert events[0] == BreakerChanged("default", BreakerState.OPEN)
     await bench.answers(GetMachine("default", "m-2"), 3)
-    bench.client.held_back = False
-    await eventually(lambda: BreakerChanged("default", False) in events)
-    assert sum(isinstance(event, BreakerChanged) for event in events) == 2
+    bench.client.held_back, bench.client.on_trial = False, True
+    await eventually(lambda: BreakerChanged("default", BreakerState.TRIAL) in events)
+    bench.client.on_trial = False
+    await eventually(lambda: BreakerChanged("default", BreakerState.CLOSED) in events)
+    assert sum(isinstance(event, BreakerChanged) for event in events) == 3
 
 
 async def test_the_end_waits_for_mutations_and_not_for_lists(bench: Bench) -> None:

@@ -234,6 +234,15 @@ class Inventory:
         """Whether its provider has no Delete for its capacity type."""
         return self._rows[machine_id].key.past.not_deletable
 
+    def provider(self, machine_id: str) -> str:
+        """Which of the shard's providers has it."""
+        if self._overlay is not None and machine_id in self._overlay:
+            return self.entry(machine_id).sidecar.provider
+        cell = self._rows.get(machine_id)
+        if cell is None:
+            raise UnknownMachineError(machine_id)
+        return self._own.product(machine_id, cell).provider
+
     # Writing
 
     def insert(self, machine: Machine, now: int, sidecar: Sidecar | None = None) -> None:

@@ -5,6 +5,7 @@ and foreign metadata stay with the shell under the request's id) and only what h
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeAlias
 
 from bigfleet_base.model import Machine, Need, Preemptor
@@ -176,12 +177,23 @@ class GetEnded:
     failure: Failure | None = None
 
 
+class BreakerState(StrEnum):
+    """Which mutations a provider is sent."""
+
+    CLOSED = "closed"
+    """All."""
+    OPEN = "open"
+    """None."""
+    TRIAL = "trial"
+    """One, to find out whether it answers again."""
+
+
 @dataclass(frozen=True, slots=True)
 class BreakerChanged:
-    """Whether mutations to a provider are held back now."""
+    """Mutations to a provider are held back, or no longer."""
 
     provider: str
-    open: bool
+    state: BreakerState
 
 
 # The process

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from bigfleet.engine.actions import Action
+from bigfleet.engine.actions import Action, ActionKind
 from bigfleet.engine.options import SECOND
 from bigfleet.shard.core import calls
 from bigfleet.shard.core.blocks import Blocks, BlocksState, Pair
@@ -20,6 +20,7 @@ from bigfleet.shard.core.effects import DropBlob, GetMachine, LogLevel
 from bigfleet.shard.core.events import (
     BootstrapAnswered,
     BreakerChanged,
+    BreakerState,
     CallEnded,
     Failure,
     GetEnded,
@@ -34,6 +35,7 @@ from bigfleet.shard.core.nodes import node_labels
 from bigfleet.shard.core.operations import FIRST_CALL, Operation, Operations, OperationsState, Step
 from bigfleet.shard.core.outcomes import CONSEQUENCES, Outcome
 from bigfleet.shard.core.settings import CORDON_TIMEOUT
+from bigfleet.shard.core.shares import Lane, fair_share
 from bigfleet.shard.provider import FailureKind
 from bigfleet_base.model import Defect, InvalidMachineError, Machine, MachineState, transition
 from bigfleet_base.model.frames import BootstrapRequest, ReclaimInstruction
@@ -64,11 +66,12 @@ class ExecutorState:
     operations: OperationsState = field(default_factory=OperationsState)
     blocks: BlocksState = field(default_factory=BlocksState)
     hold_offs: HoldOffsState = field(default_factory=HoldOffsState)
-    held_back: set[str] = field(default_factory=set)
-    """Providers whose breaker is open; they are those of the settings."""
-    mute: set[str] = field(default_factory=set)
-    """Clusters that have answered no bootstrap request in time since one timed out. A new session is no
-    answer: an operator that crashes over and over has many. At most the known clusters (S10)."""
+    breakers: dict[str, BreakerState] = field(default_factory=dict)
+    """Of providers whose breaker is not closed; they are those of the settings."""
+    mute: dict[str, int] = field(default_factory=dict)
+    """Clusters that have answered no bootstrap request in time since one timed out, and when the last one
+    did. A new session is no answer: an operator that crashes over and over has many. At most the known
+    clusters (S10)."""
     requests: int = 0
     """Bootstrap requests ever made by this process."""
     dropped: bool = False
@@ -130,24 +133,70 @@ class Executor:
         self._hold_offs.refresh()
         return self._blocks.held()
 
+    def held_back(self) -> dict[str, int]:
+        """Providers whose breaker is not closed, and how many operations each may begin now: to find out
+        whether it is back one is enough (X4, P-140)."""
+        if not self.state.breakers:
+            return {}
+        running = {op.provider for op in self._operations.all()}
+        return {
+            provider: int(state is BreakerState.TRIAL and provider not in running)
+            for provider, state in self.state.breakers.items()
+        }
+
     def admit(self, actions: list[Action]) -> list[Action]:
-        """Leave out what is for a blocked Need, of one that is to be probed all but one action, and what
-        would let mute operators fill the queue: together they have N operations at a time, each one at
-        least (E1)."""
-        actions = self._blocks.admit(actions)
-        mute = self.state.mute
-        if not mute:
+        """Leave out what is for a blocked Need, of one that is to be probed all but one action; what would
+        let operators that do not answer, or are not there, fill the queue; and what has no place in it, so
+        that everybody gets some (E1, E4)."""
+        actions = self._answerable(self._blocks.admit(actions))
+        places, most = self.free_places(), self._ctx.settings.options.max_actions
+        if len(actions) <= places or 0 < most <= places:
             return actions
-        share = max(1, self._ctx.settings.concurrency // len(mute))
-        taken = Counter(op.cluster for op in self._operations.all() if op.rpc in _ACQUIRING)
+        one = None if len(self._ctx.settings.providers) > 1 else self._ctx.settings.providers[0]
+
+        def lane_of(action: Action) -> Lane:
+            return (one or self._fleet.provider(action.machine_id), action.cluster)
+
+        taken = [(op.provider, op.cluster) for op in self._operations.all()]
+        admitted = fair_share(actions, places, lane_of, taken)
+        self._ctx.count(series.ACTIONS_DROPPED, by=len(actions) - len(admitted))
+        self.state.dropped = True
+        return admitted
+
+    def _answerable(self, actions: list[Action]) -> list[Action]:
+        """What some operator may answer; one that is not there is told of once a cycle (X9)."""
+        places = self._places_of_the_mute(actions)
+        absent: set[str] = set()
         admitted = []
         for action in actions:
-            if FIRST_CALL[action.kind] in _ACQUIRING and action.cluster in mute:
-                if taken[action.cluster] >= share:
+            cluster = action.cluster
+            if cluster in places and FIRST_CALL[action.kind] in _ACQUIRING:
+                if places[cluster] == 0:
                     continue
-                taken[action.cluster] += 1
+                places[cluster] -= 1
+            if action.kind is ActionKind.BOOTSTRAP and not self._has_operator(cluster):
+                if cluster in absent:
+                    continue
+                absent.add(cluster)
             admitted.append(action)
         return admitted
+
+    def _places_of_the_mute(self, actions: list[Action]) -> dict[str, int]:
+        """How many operations each mute cluster may begin: all of them have N together, and those come first
+        that have waited longest."""
+        mute = self.state.mute
+        if not mute:
+            return {}
+        running = Counter(op.cluster for op in self._operations.all() if op.rpc in _ACQUIRING)
+        wanted = Counter(a.cluster for a in actions if a.cluster in mute and FIRST_CALL[a.kind] in _ACQUIRING)
+        left = self._ctx.settings.concurrency
+        share = max(1, left // len(mute))
+        left -= sum(running[cluster] for cluster in mute)
+        places = {}
+        for cluster in sorted(mute, key=lambda cluster: (mute[cluster], cluster)):
+            places[cluster] = max(0, min(share - running[cluster], wanted[cluster], left))
+            left -= places[cluster]
+        return places
 
     def enqueue(self, actions: Sequence[Action], *, dropped: int = 0) -> None:
         """Take the actions that have passed the rails, in their order; ``dropped`` more had no place."""
@@ -222,7 +271,7 @@ class Executor:
         if op is None or op.cluster != cluster or op.step is not Step.BLOB:
             self.unasked(event)
             return
-        self.state.mute.discard(cluster)
+        self.state.mute.pop(cluster, None)
         self._ctx.observe(series.REQUEST_BOOTSTRAP, (self._ctx.now - op.since) / SECOND)
         self._outboxes.withdraw_bootstrap(cluster, event.request_id)
         error = event.error[:_MAX_ERROR]
@@ -263,7 +312,7 @@ class Executor:
         if timer is Timer.BLOB:
             op = self._operations.with_request(key)
             if op is not None and op.step is Step.BLOB:
-                self.state.mute.add(op.cluster)
+                self.state.mute[op.cluster] = self._ctx.now
                 self._journal.audit("bootstrap.timeout", op)
                 self._abandon(op, Outcome.BLOB_ERROR, "no answer to the bootstrap request in time")
         else:
@@ -277,10 +326,10 @@ class Executor:
     # Providers
 
     def breaker_changed(self, event: BreakerChanged) -> None:
-        if event.open:
-            self.state.held_back.add(event.provider)
+        if event.state is BreakerState.CLOSED:
+            self.state.breakers.pop(event.provider, None)
         else:
-            self.state.held_back.discard(event.provider)
+            self.state.breakers[event.provider] = event.state
 
     def call_ended(self, event: CallEnded) -> None:
         """A mutation was answered, or was not."""
@@ -314,7 +363,7 @@ class Executor:
     def _begin(self, action: Action) -> None:
         probe = action.profile is not None and self._blocks.probe(_need(action))
         step = _FIRST_STEP[FIRST_CALL[action.kind]]
-        provider = self._fleet.sidecar(action.machine_id).provider
+        provider = self._fleet.provider(action.machine_id)
         op = self._operations.begin(action, provider, step, self._ctx.now, probe=probe)
         if self.state.halted:
             # The pause came while the cycle ran.
@@ -340,7 +389,7 @@ class Executor:
             return Outcome.NO_SESSION, "the cluster has no session"
         if op.rpc is Rpc.DELETE and self._ctx.engine.inventory.is_not_deletable(op.machine_id):
             return Outcome.PROVIDER_ERROR, _text(op, "the provider has none for this capacity type")
-        if op.provider in self.state.held_back:
+        if self.state.breakers.get(op.provider) is BreakerState.OPEN:
             return Outcome.PROVIDER_TRANSIENT, _text(op, _HELD_BACK)
         return None
 
@@ -416,7 +465,7 @@ class Executor:
         if op.rpc in (Rpc.CREATE, Rpc.DELETE):
             if not self._start(op):
                 return
-        elif op.provider in self.state.held_back:
+        elif self.state.breakers.get(op.provider) is BreakerState.OPEN:
             self._abandon(op, Outcome.PROVIDER_TRANSIENT, _text(op, _HELD_BACK))
             return
         elif self._is_expired(op):

@@ -49,6 +49,9 @@ class Fleet:
     def sidecar(self, machine_id: str) -> Sidecar:
         return self._inventory.entry(machine_id).sidecar
 
+    def provider(self, machine_id: str) -> str:
+        return self._inventory.provider(machine_id)
+
     def command(
         self,
         machine: Machine,

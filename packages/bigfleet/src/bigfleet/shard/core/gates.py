@@ -64,8 +64,9 @@ class Gates:
         deferred: Counter[str] = Counter()
         admitted = []
         drains: Counter[str] = Counter()
+        held_back = self._executor.held_back()
         for action in actions:
-            reason = self._reason(action, drains)
+            reason = self._reason(action, drains, held_back)
             if reason:
                 deferred[reason] += 1
             else:
@@ -80,7 +81,7 @@ class Gates:
         deferred, self._deferred = self._deferred, 0
         return deferred
 
-    def _reason(self, action: Action, drains: Counter[str]) -> str:
+    def _reason(self, action: Action, drains: Counter[str], held_back: dict[str, int]) -> str:
         if not self._reconcile.acting or self._reconcile.withholds(action):
             return "provider"
         if action.kind in _ACQUIRING and not self.state.settled:
@@ -89,6 +90,12 @@ class Gates:
             if not self._outboxes.may_reclaim(action.cluster, drains[action.cluster]):
                 return "outbox"
             drains[action.cluster] += 1
+        if held_back:
+            provider = self._reconcile.provider_of(action.machine_id)
+            if provider in held_back:
+                if held_back[provider] == 0:
+                    return "provider"
+                held_back[provider] -= 1
         return ""
 
     def _clusters_named(self) -> set[str]:

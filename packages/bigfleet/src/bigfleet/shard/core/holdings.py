@@ -21,7 +21,7 @@ class Holdings:
     def __init__(self, fleet: Fleet, state: HoldingsState) -> None:
         self._fleet = fleet
         self.state = state
-        self._leaving = {machine_id: fleet.sidecar(machine_id).provider for machine_id in fleet.state.since}
+        self._leaving = {machine_id: fleet.provider(machine_id) for machine_id in fleet.state.since}
         """The provider of each machine that may be removed: afterwards the fleet no longer knows it."""
 
     def insert(self, machine: Machine, provider: str) -> None:
@@ -33,7 +33,7 @@ class Holdings:
 
     def remove(self, machine_id: str) -> None:
         """Take a machine out of the fleet."""
-        self._leaving[machine_id] = self._fleet.sidecar(machine_id).provider
+        self._leaving[machine_id] = self._fleet.provider(machine_id)
         self._fleet.remove(machine_id)
 
     def changed(self, before: Machine | None, after: Machine | None) -> None:
@@ -47,7 +47,7 @@ class Holdings:
             return
         if before.state is after.state and before.cluster == after.cluster:
             return
-        provider = self._fleet.sidecar(after.id).provider
+        provider = self._fleet.provider(after.id)
         self._bind(provider, before.cluster, -1)
         self._bind(provider, after.cluster, 1)
         if after.state in TRANSITIONAL:

@@ -104,7 +104,7 @@ class Reconcile:
         return all(map(self._lists.is_settled, self._providers))
 
     def provider_of(self, machine_id: str) -> str:
-        return self._fleet.sidecar(machine_id).provider
+        return self._fleet.provider(machine_id)
 
     def withholds(self, action: Action) -> bool:
         """Whether an action would shrink the fleet by what a provider said too long ago (L4)."""

@@ -104,6 +104,10 @@ class ProviderClient:
         """Whether a mutation would not be sent now; worth asking before a blob is fetched for it."""
         return not self._breaker.would_admit(self._now())
 
+    def is_on_trial(self) -> bool:
+        """Whether one mutation would be sent, to find out whether the provider answers again."""
+        return self._breaker.is_open and self._breaker.would_admit(self._now())
+
     async def describe(self) -> Capabilities:
         """Ask what the provider can do. One that does not say is probed by use (P-142)."""
         try:

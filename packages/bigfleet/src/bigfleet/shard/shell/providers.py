@@ -17,6 +17,7 @@ from bigfleet.shard.core.effects import (
 )
 from bigfleet.shard.core.events import (
     BreakerChanged,
+    BreakerState,
     CallEnded,
     Failure,
     FloorRaised,
@@ -49,7 +50,7 @@ class Providers:
         self._blobs: dict[str, bytes] = {}
         """By request; the core has each used or dropped."""
         self._described: set[str] = set()
-        self._held_back: set[str] = set()
+        self._breakers: dict[str, BreakerState] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._mutations: set[asyncio.Task[None]] = set()
         self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -197,18 +198,24 @@ class Providers:
         await self._driver.handled(ListEnded(client.name, started, end.complete))
 
     def _look_at_breaker(self, client: ProviderClient) -> None:
-        """Tell when mutations are held back and when not; a pause ends by itself, so look again."""
-        held_back = client.is_held_back()
-        if held_back != (client.name in self._held_back):
-            (self._held_back.add if held_back else self._held_back.discard)(client.name)
-            self._driver.submit(BreakerChanged(client.name, held_back))
-            if held_back:
+        """Tell which mutations are held back; a pause ends by itself, so look again."""
+        before, now = self._breakers.get(client.name, BreakerState.CLOSED), _breaker_state(client)
+        if now is not before:
+            self._breakers[client.name] = now
+            self._driver.submit(BreakerChanged(client.name, now))
+            if before is BreakerState.CLOSED:
                 self._begin(self._watch_breaker(client))
 
     async def _watch_breaker(self, client: ProviderClient) -> None:
-        while client.name in self._held_back:
+        while self._breakers[client.name] is not BreakerState.CLOSED:
             await asyncio.sleep(BREAKER_LOOK_S)
             self._look_at_breaker(client)
+
+
+def _breaker_state(client: ProviderClient) -> BreakerState:
+    if client.is_held_back():
+        return BreakerState.OPEN
+    return BreakerState.TRIAL if client.is_on_trial() else BreakerState.CLOSED
 
 
 def _observed(seen: ObservedMachine) -> Observed:
