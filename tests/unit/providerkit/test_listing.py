@@ -1,6 +1,7 @@
 """List: sets, cursors, pages, tombstones (provider.md §4.1)."""
 
 import itertools
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -297,6 +298,85 @@ def test_the_age_of_a_tombstone_from_before_a_restart_counts_from_the_restart() 
     assert lab.list(since=start).full
     lab.restart()
     assert lab.list(since=start).full
+
+
+def paged(lab: Lab, cap: int, since: bytes = b"") -> list[pb.MachineList]:
+    """Pages, each asked for by the cursor of the one before, up to the empty one or far too many."""
+    pages = [lab.list(cap=cap, since=since)]
+    while pages[-1].machines and len(pages) < 50:
+        pages.append(lab.list(cap=cap, since=pages[-1].revision))
+    return pages
+
+
+def forgotten(lab: Lab) -> None:
+    """Every tombstone is dropped, as after a day."""
+    lab.core.listing.drop_tombstones(lab.core.listing.head)
+
+
+@rule("provider.P-68", "provider.P-70")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_pages_from_the_first_machine_on_end_also_when_removals_are_forgotten(restarted: bool) -> None:
+    lab = Lab(offering(20), offering(1, zone="z2"), reconcile_interval=60 * SECOND)
+    start = lab.list().revision
+    lab.offerings = lab.offerings[:1]
+    lab.advance(60)
+    lab.reconcile()
+    passed(lab, 25 * HOUR)
+    assert lab.core.listing.tombstones == 0 and lab.list(since=start).full
+    if restarted:
+        lab.restart()
+    for since in (b"", start, b"garbage"):
+        pages = paged(lab, 6, since)
+        assert [len(page.machines) for page in pages] == [6, 6, 6, 2, 0]
+        assert sorted(itertools.chain(*map(ids, pages))) == sorted(lab.ids())
+        assert not any(page.full or page.removed_ids for page in pages)
+        assert pages[-1].revision == lab.list().revision
+
+
+@rule("provider.P-68", "provider.P-70")
+def test_removals_after_the_first_page_are_on_a_later_one() -> None:
+    lab = Lab(offering(9), reconcile_interval=60 * SECOND)
+    retired(lab, 8)
+    forgotten(lab)
+    for place in range(5):
+        lab.idle(place)
+    first = lab.list(cap=3)
+    retired(lab, 7)
+    pages = paged(lab, 3, first.revision)
+    assert list(itertools.chain(*(page.removed_ids for page in pages))) == [ids(first)[-1]]
+    assert not lab.list(since=pages[-1].revision).removed_ids
+
+
+@rule("provider.P-70")
+def test_a_page_whose_removals_were_forgotten_leads_to_the_first_one() -> None:
+    lab = Lab(offering(9), reconcile_interval=60 * SECOND)
+    retired(lab, 8)
+    forgotten(lab)
+    first = lab.list(cap=3)
+    retired(lab, 6)
+    forgotten(lab)
+    second = lab.list(cap=3, since=first.revision)
+    assert ids(second) == ids(first) and not second.full, "one of them may have been removed"
+    whole = lab.list(since=first.revision)
+    assert whole.full and len(whole.machines) == 6
+    assert [len(page.machines) for page in paged(lab, 3, second.revision)] == [3, 0]
+
+
+@rule("provider.P-69")
+def test_a_page_of_a_store_that_was_ahead_gets_the_full_list() -> None:
+    lab = Lab(offering(9))
+    cursors = Cursors(b"\x01" * 8)
+    assert lab.list(since=cursors.write(3, lab.core.listing.head + 1)).full
+    assert not lab.list(since=cursors.write(3, lab.core.listing.head)).full
+
+
+@rule("provider.P-69")
+def test_a_cursor_of_an_earlier_release_is_read() -> None:
+    lab = Lab(offering(4))
+    machine = lab.idle()
+    body = b"\x01" * 8 + (lab.core.listing.head - 1).to_bytes(8, "big")
+    delta = lab.list(since=body + zlib.crc32(body).to_bytes(4, "big"))
+    assert ids(delta) == [machine] and not delta.full
 
 
 def passed(lab: Lab, seconds: int) -> None:

@@ -7,14 +7,15 @@ from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_providerkit.core import Core
 from bigfleet_providerkit.effects import Code, PutMachine
 from bigfleet_providerkit.inventory import Inventory
-from bigfleet_providerkit.listing import Cursors, Listing
+from bigfleet_providerkit.listing import Cursors, Listing, Place
 from bigfleet_providerkit.records import entry, refine
 from bigfleet_providerkit.server import Refused, Service
 from bigfleet_providerkit.work import NANOS
 from tests.wrong_providers.planting import Kit
 from tests.wrong_providers.registry import wrong
 
-_CURSOR_BYTES = 20
+_CURSOR_BYTES = (28, 20)
+"""Of a page and of anything else."""
 
 
 @wrong(breaks="P-60", caught_by="B901 B401")
@@ -57,9 +58,9 @@ def deltas_include_their_cursor(kit: Kit) -> None:
     """A delta begins with the change at its cursor, not after it."""
 
     @kit.around(Cursors, "read")
-    def read(original: Any, cursors: Any, cursor: bytes) -> int | None:
-        position: int | None = original(cursors, cursor)
-        return position - 1 if position else position
+    def read(original: Any, cursors: Any, cursor: bytes) -> Place | None:
+        place: Place | None = original(cursors, cursor)
+        return place and place._replace(position=max(0, place.position - 1))
 
 
 @wrong(breaks="P-64", caught_by="B904 B1102")
@@ -96,9 +97,9 @@ def the_end_of_a_cursor_is_not_read(kit: Kit) -> None:
     """A cursor with something behind it is taken for the cursor."""
 
     @kit.around(Cursors, "read")
-    def read(original: Any, cursors: Any, cursor: bytes) -> int | None:
-        position: int | None = original(cursors, cursor[:_CURSOR_BYTES])
-        return position
+    def read(original: Any, cursors: Any, cursor: bytes) -> Place | None:
+        places = (original(cursors, cursor[:size]) for size in _CURSOR_BYTES)
+        return next((place for place in places if place is not None), None)
 
 
 @wrong(breaks="P-68", caught_by="B907 B1103 X901")
@@ -166,14 +167,16 @@ def cursors_of_other_stores_are_honoured(kit: Kit) -> None:
     """A cursor is a number, whichever store has counted it."""
 
     @kit.around(Cursors, "read")
-    def read(original: Any, cursors: Any, cursor: bytes) -> int | None:
-        return int.from_bytes(cursor[8:16], "big") if len(cursor) == _CURSOR_BYTES else None
+    def read(original: Any, cursors: Any, cursor: bytes) -> Place | None:
+        if len(cursor) not in _CURSOR_BYTES:
+            return None
+        return Place(int.from_bytes(cursor[8:16], "big"), int.from_bytes(cursor[-12:-4], "big"))
 
     @kit.around(Listing, "ask")
     def ask(original: Any, listing: Any, states: Any, max_results: int, since: bytes) -> Any:
-        position = listing.cursors.read(since) if since else None
-        if position is not None:
-            since = listing.cursors.write(min(position, listing.head))
+        place = listing.cursors.read(since) if since else None
+        if place is not None:
+            since = listing.cursors.write(*(min(number, listing.head) for number in place))
         return original(listing, states, max_results, since)
 
 

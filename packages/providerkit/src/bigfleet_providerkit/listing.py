@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import CapacityType, MachineState
@@ -24,29 +24,43 @@ MAX_TOMBSTONES: Final = 100_000
 TOMBSTONE_AGE: Final = 24 * 3_600 * NANOS
 """Removals older than this may be forgotten (P-70)."""
 _AGE_STEP: Final = TOMBSTONE_AGE // 24
-_CURSOR_SIZE: Final = 8 + 8 + 4
+_NUMBER: Final = 8
+_CHECKSUM: Final = 4
 # Fewer matches than this are sorted for a pick; more are met soon enough on a walk through all ids.
 _SORTED_PICK: Final = 8_192
 
 
+class Place(NamedTuple):
+    """How far the holder of a cursor has come."""
+
+    position: int
+    """Up to this revision it knows of every change."""
+    began: int
+    """The position, or the head from when it began with nothing, whichever is later: it has never known what
+    was removed before."""
+
+
 class Cursors:
-    """Positions as opaque bytes: incarnation, revision, checksum (P-69)."""
+    """Places as opaque bytes: incarnation, position, beginning if it is later, checksum (P-69)."""
 
     def __init__(self, incarnation: bytes) -> None:
         assert len(incarnation) == 8
         self._incarnation = incarnation
 
-    def write(self, revision: int) -> bytes:
-        body = self._incarnation + revision.to_bytes(8, "big")
-        return body + zlib.crc32(body).to_bytes(4, "big")
+    def write(self, position: int, began: int = 0) -> bytes:
+        numbers = (position, began) if began > position else (position,)
+        body = self._incarnation + b"".join(number.to_bytes(_NUMBER, "big") for number in numbers)
+        return body + zlib.crc32(body).to_bytes(_CHECKSUM, "big")
 
-    def read(self, cursor: bytes) -> int | None:
-        """The position, or None for anything that this store has not written."""
-        if len(cursor) != _CURSOR_SIZE or not cursor.startswith(self._incarnation):
+    def read(self, cursor: bytes) -> Place | None:
+        """The place, or None for anything that this store has not written."""
+        body, checksum = cursor[:-_CHECKSUM], cursor[-_CHECKSUM:]
+        numbers = body[len(self._incarnation) :]
+        if len(numbers) not in (_NUMBER, 2 * _NUMBER) or not body.startswith(self._incarnation):
             return None
-        if zlib.crc32(cursor[:16]).to_bytes(4, "big") != cursor[16:]:
+        if zlib.crc32(body).to_bytes(_CHECKSUM, "big") != checksum:
             return None
-        return int.from_bytes(cursor[8:16], "big")
+        return Place(int.from_bytes(numbers[:_NUMBER], "big"), int.from_bytes(numbers[-_NUMBER:], "big"))
 
 
 @dataclass(slots=True)
@@ -85,19 +99,20 @@ class Walk:
         tombstones: Mapping[str, int],
         states: frozenset[MachineState],
         cap: int,
-        position: int | None,
+        since: Place | None,
     ) -> None:
         self._listing = listing
         self._current = slots
         self._tombstones = tombstones
         self._states = states
         self._cap = cap
-        self._position = position
+        self._is_delta = since is not None
         # Lists that only grow at their end or are replaced whole, so that places in them stay what they are.
         self._revisions, self._changed = listing.log
-        self._place = 0 if position is None else bisect_right(self._revisions, position)
+        self._place = 0 if since is None else bisect_right(self._revisions, since.position)
         self._stop = len(self._changed)
         self._head = listing.head
+        self._began = self._head if since is None else since.began
         self._before: dict[str, tuple[Slot | None, int | None]] = {}
         self._slots: list[Slot] = []
         self._removed: list[str] = []
@@ -121,15 +136,16 @@ class Walk:
                 if states and slot.state not in states:
                     continue
                 if cap and len(slots) == cap:
-                    self._end(0 if states else slots[-1].revision, self._removed, full=False)
+                    position, began = (0, 0) if states else (slots[-1].revision, self._began)
+                    self._end(position, self._removed, began, full=False)
                     return
                 slots.append(slot)
-            elif self._position is not None and self._tombstone(machine_id) == revision:
+            elif self._is_delta and self._tombstone(machine_id) == revision:
                 # Removals after the last record that the cap allows belong to the page that covers them:
                 # the next one, or this one if no machine follows.
                 (self._beyond if cap and len(slots) == cap else self._removed).append(machine_id)
         if stop == self._stop:
-            full = self._position is None and not states
+            full = not self._is_delta and not states
             self._end(self._head, self._removed + self._beyond, full=full)
 
     def __enter__(self) -> Self:
@@ -143,8 +159,8 @@ class Walk:
         kept = self._before.get(machine_id)
         return self._tombstones.get(machine_id) if kept is None else kept[1]
 
-    def _end(self, revision: int, removed: list[str], *, full: bool) -> None:
-        self.listed = Listed(self._slots, self._listing.cursors.write(revision), full, removed)
+    def _end(self, position: int, removed: list[str], began: int = 0, *, full: bool) -> None:
+        self.listed = Listed(self._slots, self._listing.cursors.write(position, began), full, removed)
 
 
 class Listing:
@@ -283,13 +299,14 @@ class Listing:
     def ask(self, states: frozenset[MachineState], max_results: int, since: bytes) -> "Listed | Walk":
         """The answer to a List, or the walk that leads to it."""
         cap = max_results if max_results > 0 else 0
-        position = self.cursors.read(since) if since else None
-        # A cursor from before the kept tombstones, or of a store brought back from a backup.
-        if position is not None and not self._dropped <= position <= self._head:
-            position = None
-        if states and position is None:
+        place = self.cursors.read(since) if since else None
+        # A cursor from before the kept tombstones, or of a store brought back from a backup. Whoever began
+        # after a removal with nothing need not be told of it, or no page of theirs would lead to the next.
+        if place is not None and not self._dropped <= place.began <= self._head:
+            place = None
+        if states and place is None:
             return self._filtered(states, cap)
-        return Walk(self, self._slots, self._tombstones, states, cap, position)
+        return Walk(self, self._slots, self._tombstones, states, cap, place)
 
     def _filtered(self, states: frozenset[MachineState], cap: int) -> Listed:
         matching = sum(len(self._ids[state]) for state in states)

@@ -365,6 +365,17 @@ def test_a_stale_list_shows_what_was_and_a_cursor_loses_nothing() -> None:
     assert world.ids()[-1] not in world.listed()
 
 
+@rule("provider.P-68")
+def test_a_stale_list_can_be_read_in_pages() -> None:
+    world = World(replace(INSTANT, list_stale=10 * SECOND))
+    cursor, seen = b"", []
+    while slots := (page := world.provider.list_machines(max_results=2, since=cursor)).slots:
+        seen += [slot.id for slot in slots]
+        cursor = page.revision
+        assert len(seen) <= len(world.ids()), "the pages lead nowhere"
+    assert sorted(seen) == sorted(world.ids())
+
+
 # ---- stock-outs
 
 

@@ -164,6 +164,19 @@ async def test_a_list_in_pages_is_the_list(monkeypatch: pytest.MonkeyPatch) -> N
         assert mirrors[0].machines == mirrors[1].machines
 
 
+@rule("provider.P-68", "provider.P-70")
+async def test_a_provider_that_has_forgotten_removals_is_still_read_in_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listing_module, "PAGE_RECORDS", 5)
+    async with toy(Toy()) as provider, bench(provider.address) as shard:
+        provider.core.listing.drop_tombstones(provider.core.listing.head)
+        await shard.client.describe()
+        slices, end = await shard.news()
+        assert end.records == 12, "asked for page by page, and for nothing twice"
+        assert end.complete and sum(len(news.changed) for news in slices) == 12
+
+
 @rule("provider.P-141", "provider.P-21")
 async def test_many_machines_are_created_at_once_without_fencing_each_other() -> None:
     backend = Toy()

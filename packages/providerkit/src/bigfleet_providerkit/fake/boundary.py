@@ -77,6 +77,6 @@ class LaggingList:
             self._listing.publish(revision, old, slot, machine_id)
 
     def _position(self, listed: Listed) -> int:
-        position = self._cursors.read(listed.revision)
-        assert position is not None
-        return position
+        place = self._cursors.read(listed.revision)
+        assert place is not None
+        return place.position
