@@ -18,9 +18,10 @@ from bigfleet_providerkit.backend import (
     Host,
     HostStatus,
     Interruption,
+    Operation,
     PriceUpdate,
 )
-from bigfleet_providerkit.effects import Code, Noticed, Panicked, PriceRefreshed, RepairTried
+from bigfleet_providerkit.effects import Code, Invoke, Noticed, Panicked, PriceRefreshed, RepairTried
 from bigfleet_providerkit.errors import InsufficientCapacity, Terminal
 from bigfleet_providerkit.offerings import (
     OfferingsError,
@@ -446,6 +447,52 @@ def test_repairs_go_on_after_a_restart() -> None:
     lab.advance(60)
     lab.finish(machine)
     assert lab.state(machine) is S.SPECULATIVE
+
+
+def operation_id(invoke: Invoke) -> str:
+    assert isinstance(invoke.argument, Operation)
+    return invoke.argument.operation_id
+
+
+@rule("provider.P-42", "provider.P-47")
+@pytest.mark.parametrize("kind", [Kind.CONFIGURE, Kind.DRAIN, Kind.DELETE])
+def test_a_repair_has_the_operation_of_the_step_that_failed(kind: Kind) -> None:
+    lab = Lab()
+    machine = lab.configured()
+    lab.accept("drain", machine)
+    lab.settle(machine)
+    if kind is Kind.DRAIN:
+        lab.accept("configure", machine)
+        lab.settle(machine)
+    operation = lab.accept(kind, machine)
+    lab.finish(machine, error=Terminal("no"))
+    lab.advance(60)
+    assert operation_id(lab.only(machine)) == operation
+
+
+@rule("provider.P-42", "provider.P-47")
+def test_the_repair_of_each_lost_host_has_an_operation_of_its_own() -> None:
+    lab = Lab(capabilities=INSPECTING, reconcile_interval=MINUTE)
+    machine = lab.configured()
+    used = set(lab.core.get(machine).operations)  # type: ignore[union-attr]  # it is there
+    tried: list[str] = []
+    for outcome in (Terminal("not yet"), None, None):
+        if lab.state(machine) is not S.FAILED:
+            lab.advance(60)
+            lab.reconcile()
+            lab.finish(machine, HostStatus.STOPPED)
+            assert lab.machine(machine).last_error.startswith("host:host-lost:")
+        while not lab.pending(machine):
+            lab.advance(1)
+        lab.finish(machine, HostStatus.RUNNING)
+        drain = lab.only(machine)
+        assert drain.method == "drain"
+        tried.append(operation_id(drain))
+        lab.end(drain, error=outcome)
+        for delete in lab.pending(machine):
+            lab.end(delete, error=Terminal("not this either"))
+    first, again, second = tried
+    assert first == again != second and used.isdisjoint(tried)
 
 
 # ---- stock-outs

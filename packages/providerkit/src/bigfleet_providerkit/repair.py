@@ -22,6 +22,8 @@ class _Repair:
     machine_id: str
     error: str
     """The failure being repaired; a machine that failed anew gets a repair of its own."""
+    revision: int
+    """The machine's, when its repair was planned."""
     attempts: int = 0
 
 
@@ -46,7 +48,7 @@ class Repair:
         """Leave a machine alone while Failed must stay visible, then try."""
         is_capacity = reason(slot.last_error) == "capacity"
         pause = self._settings.capacity_quarantine if is_capacity else self._settings.quarantine
-        self._work.at(now + pause, partial(self._try, _Repair(slot.id, slot.last_error)))
+        self._work.at(now + pause, partial(self._try, _Repair(slot.id, slot.last_error, slot.revision)))
 
     def _try(self, repair: _Repair, now: int) -> None:
         slot = self._slot(repair)
@@ -167,15 +169,22 @@ class Repair:
         if method == "cleanup":
             return slot.view(), self._settings.timeouts[Kind.DELETE]
         timeout = self._settings.timeouts[Kind(method)]
-        recorded = [operation for operation in slot.operations if operation]
-        # Repairs mint no operation id; the substrate sees the one of the step that failed.
         operation = Operation(
             machine=slot.view(),
-            operation_id=recorded[-1] if recorded else slot.id,
+            operation_id=self._operation_id(repair, slot),
             timeout=timeout / NANOS,
             cluster_id=slot.cluster,
         )
         return operation, timeout
+
+    def _operation_id(self, repair: _Repair, slot: Slot) -> str:
+        """Repairs mint none: the substrate sees the one of the step that failed. An older one it would take
+        for what it has long done, and do nothing (P-42, P-47)."""
+        recorded = dict(zip(Kind, slot.operations, strict=True))
+        kind = failed_kind(repair.error)
+        # A lost host failed in no step. Operations are numbered by the revision of their start, so that none
+        # has this id.
+        return recorded[Kind(kind)] if kind in recorded else f"{self._state.incarnation}-{repair.revision}"
 
     def _slot(self, repair: _Repair) -> Slot | None:
         slot = self._state.slots.get(repair.machine_id)
