@@ -22,7 +22,7 @@ from bigfleet_providerkit.backend import (
     PriceUpdate,
 )
 from bigfleet_providerkit.effects import Code, Invoke, Noticed, Panicked, PriceRefreshed, RepairTried
-from bigfleet_providerkit.errors import InsufficientCapacity, Terminal
+from bigfleet_providerkit.errors import InsufficientCapacity, NotFound, Terminal
 from bigfleet_providerkit.offerings import (
     OfferingsError,
     check_offerings,
@@ -493,6 +493,18 @@ def test_the_repair_of_each_lost_host_has_an_operation_of_its_own() -> None:
             lab.end(delete, error=Terminal("not this either"))
     first, again, second = tried
     assert first == again != second and used.isdisjoint(tried)
+
+
+@rule("ruling.R11")
+def test_a_host_that_drain_cannot_find_is_gone() -> None:
+    lab = Lab(capabilities=Capabilities())
+    machine = lab.idle()
+    lab.accept("configure", machine)
+    lab.finish(machine, error=NotFound("no such host"))
+    lab.advance(60)
+    lab.finish(machine, error=NotFound("no such host"))
+    assert lab.state(machine) is S.SPECULATIVE
+    lab.accept("create", machine)
 
 
 # ---- stock-outs

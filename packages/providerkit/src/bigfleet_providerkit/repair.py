@@ -114,6 +114,8 @@ class Repair:
             self._idle(repair, slot)
         elif self._settings.capabilities.delete:
             self._call(repair, "delete", partial(self._deleted, repair))
+        elif isinstance(error, NotFound):
+            self._free(repair, slot)
         else:
             self._give_up(repair, "error", str(error), now)
 
