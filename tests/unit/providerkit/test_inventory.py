@@ -310,6 +310,47 @@ def test_a_created_host_may_refine_its_size() -> None:
     assert lab.machine(machine).allocatable.resources["cpu"] == "4"
 
 
+@rule("provider.P-120")
+def test_machines_of_an_offering_that_is_gone_stay_what_each_of_them_is() -> None:
+    lab = Lab(offering(3), offering(1, zone="z2"))
+    small, risky, coming = lab.ids()
+    lab.accept("create", small)
+    lab.finish(small, Host("h", allocatable={"cpu": "1", "memory": "1Gi"}))
+    lab.idle(1)
+    lab.step(Noticed(Interruption(risky, imminent=False)))
+    lab.accept("create", coming)
+    before = {machine: lab.machine(machine) for machine in (small, risky, coming)}
+    lab.offerings = [offering(1, zone="z2")]
+    lab.restart()
+    lab.step()
+    assert {machine: lab.machine(machine) for machine in before} == before
+    lab.settle(coming)
+    assert lab.machine(coming).allocatable == before[coming].allocatable
+
+    price(lab, price_per_hour=2.5)
+    lab.step(Noticed(Interruption(small, imminent=True)))
+    sizes = {machine: lab.machine(machine).allocatable for machine in before}
+    assert sizes == {machine: record.allocatable for machine, record in before.items()}
+    assert {lab.machine(machine).price_per_hour for machine in before} == {2.5}
+    risks = [lab.machine(machine).interruption_probability for machine in before]
+    assert risks == [0.99, 0.5, 0.0]
+
+
+def test_an_offering_that_comes_back_says_again_what_its_machines_are() -> None:
+    lab = Lab(offering(2), offering(1, zone="z2"), reconcile_interval=MINUTE)
+    small, plain = lab.ids()
+    lab.accept("create", small)
+    lab.finish(small, Host("h", allocatable={"cpu": "1", "memory": "1Gi"}))
+    lab.idle(1)
+    lab.offerings = [offering(1, zone="z2")]
+    lab.restart()
+    lab.offerings = [offering(2, price_per_hour=4.0, allocatable={"cpu": "5"})]
+    lab.advance(60)
+    lab.reconcile()
+    assert {lab.machine(machine).price_per_hour for machine in (small, plain)} == {4.0}
+    assert [lab.machine(machine).allocatable.resources["cpu"] for machine in (small, plain)] == ["1", "5"]
+
+
 # ---- hosts lost
 
 

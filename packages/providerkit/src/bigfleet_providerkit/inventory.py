@@ -26,6 +26,7 @@ from bigfleet_providerkit.offerings import Offer, OfferingsError, check_offering
 from bigfleet_providerkit.records import (
     NO_HOST,
     Kind,
+    Shape,
     ShapeError,
     Slot,
     is_host_ref,
@@ -72,6 +73,9 @@ class Inventory:
             self._members.setdefault(slot.offer, {})[slot.id] = None
             if slot.offer not in self._offers:
                 self._offers[slot.offer] = Offer(slot.offer, slot.shape, 0)
+        self._guessed = set(self._offers)
+        """Offers that have not been declared since the start. The store knows what each machine has become,
+        not what the offering was, and what became of one says nothing of another."""
 
     @property
     def described(self) -> bool:
@@ -103,7 +107,7 @@ class Inventory:
         self._state.change(
             slot,
             state=MachineState.SPECULATIVE,
-            shape=self._offers[slot.offer].shape,
+            shape=self._base(slot),
             withheld=slot.offer in self._unavailable,
             host=NO_HOST,
             cluster="",
@@ -150,7 +154,7 @@ class Inventory:
     def refined_shape(self, slot: Slot, host: Host) -> dict[str, Any]:
         """What a host says of its size, as values of its slot; ShapeError when it says nonsense."""
         refined = write_refinement(host.allocatable, host.resources)
-        return {"refined": refined, "shape": refine(self._offers[slot.offer].shape, refined, slot.risk)}
+        return {"refined": refined, "shape": refine(self._base(slot), refined, slot.risk)}
 
     # ---- describing
 
@@ -220,11 +224,14 @@ class Inventory:
         if offer is not None and self._declared.get(key) == offer:
             return
         known = self._offers.get(key)
+        was_guessed = key in self._guessed
+        if offer is not None:
+            self._guessed.discard(key)
         current = offer or replace(known or self._declared[key], count=0)
         self._offers[key] = current
         members = self._members.setdefault(key, {})
         slots = sorted((self._state.slots.committed[member] for member in members), key=_index)
-        if known is None or known.shape is not current.shape or not self._described:
+        if known is None or known.shape is not current.shape or was_guessed:
             self._queue(self._restamp, [slot.id for slot in slots if not self._is_stamped(slot)])
         staying = [slot for slot in slots if not slot.retiring]
         if len(staying) > current.count:
@@ -265,7 +272,15 @@ class Inventory:
     def _restamp(self, machine_id: str) -> None:
         slot = self._state.slots.get(machine_id)
         if slot is not None:
-            shape = refine(self._offers[slot.offer].shape, slot.refined, slot.risk)
+            shape = refine(self._base(slot), slot.refined, slot.risk)
+            if shape is not slot.shape:
+                self._state.change(slot, shape=shape)
+
+    def _revalue(self, update: PriceUpdate, machine_id: str) -> None:
+        """As ``_restamp``, where nobody knows the offering that the price is for."""
+        slot = self._state.slots.get(machine_id)
+        if slot is not None:
+            shape = refine(_repriced(slot.shape, update), slot.refined, slot.risk)
             if shape is not slot.shape:
                 self._state.change(slot, shape=shape)
 
@@ -409,15 +424,15 @@ class Inventory:
         offer = self._offers[key]
         if update.price_per_hour == 0 != offer.shape.price_per_hour:
             raise ShapeError("price_per_hour is 0, which would win every choice")
-        shape = offer.shape.vary(
-            price_per_hour=update.price_per_hour, interruption_probability=update.interruption_probability
-        )
-        if shape is offer.shape:
+        shape = _repriced(offer.shape, update)
+        is_guessed = key in self._guessed
+        if shape is offer.shape and not is_guessed:
             return
 
         def apply() -> None:
             self._offers[key] = replace(self._offers[key], shape=shape)
-            self._queue(self._restamp, self._members.get(key, {}))
+            change = partial(self._revalue, update) if is_guessed else self._restamp
+            self._queue(change, self._members.get(key, {}))
 
         self._state.later(apply)
 
@@ -428,7 +443,7 @@ class Inventory:
         risk = max(slot.risk, _IMMINENT_RISK if notice.imminent else _HINT_RISK)
         self._state.report(Interrupted(slot.id, notice.imminent))
         if risk > slot.risk:
-            shape = refine(self._offers[slot.offer].shape, slot.refined, risk)
+            shape = refine(self._base(slot), slot.refined, risk)
             self._state.change(slot, risk=risk, shape=shape)
 
     # ---- helpers
@@ -449,10 +464,20 @@ class Inventory:
             self._backlog.popleft()
 
     def _is_stamped(self, slot: Slot) -> bool:
-        return slot.shape is refine(self._offers[slot.offer].shape, slot.refined, slot.risk)
+        return slot.shape is refine(self._base(slot), slot.refined, slot.risk)
+
+    def _base(self, slot: Slot) -> Shape:
+        """What the machine is before its host and its notices change it."""
+        return slot.shape if slot.offer in self._guessed else self._offers[slot.offer].shape
 
     def _job(self, method: str, end: Callable[[Any, BaseException | None, int], None]) -> Job:
         return Job(method, "", lambda _: (None, self._settings.describe_timeout), end)
+
+
+def _repriced(shape: Shape, update: PriceUpdate) -> Shape:
+    return shape.vary(
+        price_per_hour=update.price_per_hour, interruption_probability=update.interruption_probability
+    )
 
 
 def _index(slot: Slot) -> tuple[int, str]:
