@@ -384,6 +384,17 @@ def test_a_host_that_is_not_known_to_be_lost_is_left_alone(status: Any) -> None:
     assert lab.machine(machine) == before
 
 
+@rule("provider.P-05", "provider.P-95")
+def test_a_price_that_changes_meanwhile_hides_no_lost_host() -> None:
+    lab = Lab(capabilities=INSPECTING, reconcile_interval=MINUTE)
+    machine = lab.idle()
+    lab.advance(60)
+    lab.reconcile()
+    price(lab, price_per_hour=2.5)
+    lab.finish(machine, HostStatus.GONE)
+    assert lab.machine(machine).last_error.startswith("host:host-lost:")
+
+
 def test_a_machine_that_moved_on_is_not_failed_by_an_old_look() -> None:
     lab = Lab(capabilities=INSPECTING, reconcile_interval=MINUTE)
     machine = lab.idle()
@@ -395,6 +406,21 @@ def test_a_machine_that_moved_on_is_not_failed_by_an_old_look() -> None:
     lab.end(configure)
     lab.end(look, HostStatus.GONE)
     assert lab.state(machine) is S.CONFIGURED
+
+
+def test_a_machine_that_was_bound_and_freed_meanwhile_is_not_failed_by_an_old_look() -> None:
+    lab = Lab(capabilities=INSPECTING, reconcile_interval=MINUTE)
+    machine = lab.idle()
+    lab.advance(60)
+    lab.reconcile()
+    look = lab.only(machine)
+    for kind in ("configure", "drain"):
+        lab.accept(kind, machine)
+        for invoke in lab.pending(machine):
+            if invoke is not look:
+                lab.end(invoke)
+    lab.end(look, HostStatus.GONE)
+    assert lab.state(machine) is S.IDLE
 
 
 # ---- repairs

@@ -372,14 +372,14 @@ class Inventory:
         if not self._settings.capabilities.inspect or self._watching:
             return
         for machine_id in list(self._state.listing.in_state(MachineState.IDLE, MachineState.CONFIGURED)):
-            revision = self._state.slots.committed[machine_id].revision
+            life = _life(self._state.slots.committed[machine_id])
             self._watching += 1
             self._work.submit(
                 Job(
                     "inspect",
                     machine_id,
                     self._inspection(machine_id),
-                    partial(self._looked, machine_id, revision),
+                    partial(self._looked, machine_id, life),
                 )
             )
 
@@ -391,13 +391,13 @@ class Inventory:
         return prepare
 
     def _looked(
-        self, machine_id: str, revision: int, value: Any, error: BaseException | None, now: int
+        self, machine_id: str, life: tuple[Any, ...], value: Any, error: BaseException | None, now: int
     ) -> None:
         self._state.later(self._watched)
         slot = self._state.slots.get(machine_id)
         if slot is None or slot.state not in (MachineState.IDLE, MachineState.CONFIGURED):
             return
-        if slot.revision == revision and value in (HostStatus.GONE, HostStatus.STOPPED):
+        if _life(slot) == life and value in (HostStatus.GONE, HostStatus.STOPPED):
             text = last_error("host", "host-lost", f"host {slot.host.ref} is {value.value}")
             failed = self._state.change(slot, state=MachineState.FAILED, last_error=text)
             self._state.report(HostLost(machine_id, text))
@@ -472,6 +472,11 @@ class Inventory:
 
     def _job(self, method: str, end: Callable[[Any, BaseException | None, int], None]) -> Job:
         return Job(method, "", lambda _: (None, self._settings.describe_timeout), end)
+
+
+def _life(slot: Slot) -> tuple[Any, ...]:
+    """What of a machine is another once its host may be; unlike its revision no price moves it."""
+    return slot.state, slot.host, slot.operations
 
 
 def _repriced(shape: Shape, update: PriceUpdate) -> Shape:
