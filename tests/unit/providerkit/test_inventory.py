@@ -633,6 +633,20 @@ def test_a_new_price_is_a_change_and_an_equal_one_is_not() -> None:
     assert len(delta.machines) == 1_200 and {machine.price_per_hour for machine in delta.machines} == {2.5}
 
 
+@rule("provider.P-95")
+def test_a_price_stays_when_the_count_of_its_offering_changes() -> None:
+    lab = Lab(offering(2), reconcile_interval=MINUTE)
+    lab.idle()
+    price(lab, price_per_hour=3.0)
+    seen = []
+    for declared in (offering(3), offering(1), offering(1, price_per_hour=5.0), offering(2)):
+        lab.offerings = [declared]
+        lab.advance(60)
+        lab.reconcile()
+        seen.append([machine.price_per_hour for machine in lab.list().machines])
+    assert seen == [[3.0] * 3, [3.0], [5.0], [1.0] * 2], "what the substrate declares anew counts"
+
+
 @rule("provider.P-95", "provider.P-91", "provider.P-93")
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.0, "2"])
 def test_a_price_that_cannot_be_keeps_the_last_one_and_is_counted(wrong: Any) -> None:

@@ -221,9 +221,13 @@ class Inventory:
 
     def _plan(self, key: str, offer: Offer | None) -> None:
         """Queue what takes the offering's machines from what they are to what was declared."""
-        if offer is not None and self._declared.get(key) == offer:
-            return
+        declared = self._declared.get(key)
         known = self._offers.get(key)
+        if offer is not None and declared is not None and known is not None and declared.shape is offer.shape:
+            if declared.count == offer.count:
+                return
+            # Nothing new is said of the price, so what a feed has said of it holds.
+            offer = replace(offer, shape=known.shape)
         was_guessed = key in self._guessed
         if offer is not None:
             self._guessed.discard(key)
