@@ -426,6 +426,30 @@ async def test_shutdown_tells_the_probes_first_finishes_and_is_bounded() -> None
             await stopping
 
 
+@rule("provider.P-126")
+async def test_a_transition_that_ends_within_the_window_is_not_cut_short(tmp_path: Path) -> None:
+    class Joining(Gate):
+        readiness = "probe"  # type: ignore[assignment]  # the base class says otherwise
+        asked = 0
+
+        async def node_ready(self, op: Operation) -> bool:
+            self.asked += 1
+            return self.asked > 2
+
+    backend = Joining()
+    async with serving(backend, state=tmp_path / "s.db", shutdown_window=30) as (provider, client):
+        [machine] = await idle(client)
+        await client.Configure(pb.ConfigureRequest(machine_id=machine, cluster_id="c"))
+        await eventually(lambda: backend.calls == 1)
+        stopping = asyncio.create_task(provider.stop())
+        await eventually(lambda: not provider._service.serving)
+        backend.open.set()
+        async with asyncio.timeout(20):
+            await stopping
+    async with serving(backend, state=tmp_path / "s.db") as (_, client):
+        assert S((await client.Get(pb.MachineRef(id=machine))).state) is S.CONFIGURED
+
+
 async def test_a_backend_must_say_how_readiness_is_known() -> None:
     class Silent(Gate):
         readiness = ""  # type: ignore[assignment]  # what the kit must refuse

@@ -86,6 +86,11 @@ class Core:
         """Transitions under way, by kind."""
         return self._transitions.inflight
 
+    @property
+    def acting(self) -> bool:
+        """Whether the backend is at work on a machine, or will be: most transitions take several calls."""
+        return any(self.inflight.values()) or self._work.acting
+
     def get(self, machine_id: str) -> Slot | None:
         """A machine as committed, or None where Get answers NOT_FOUND."""
         return self._state.listing.get(machine_id)

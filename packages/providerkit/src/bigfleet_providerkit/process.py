@@ -5,7 +5,7 @@ import gc
 import random
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -188,9 +188,9 @@ class Provider:
             await asyncio.sleep(_NOTICE_S)
             self._service.serving = False
             await self._server.stop(_RPC_GRACE_S)
-        await self._runner.finish(self._serving.shutdown_window)
-        # Results of the last moment still reach the store.
-        await asyncio.sleep(0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._serving.shutdown_window):
+                await self._settled()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -198,6 +198,12 @@ class Provider:
         self._driver.close()
         self._store.close()
         await self._web.stop()
+
+    async def _settled(self) -> None:
+        """Return when the backend has nothing left to do, or when nobody asks it any more."""
+        driver = self._tasks[:1]
+        while self.core.acting and not any(task.done() for task in driver):  # noqa: ASYNC110  # a core is silent
+            await asyncio.sleep(0.01)
 
     async def _watch_store(self) -> None:
         """Readiness follows the store: a provider that cannot persist must not be sent work (P-123)."""

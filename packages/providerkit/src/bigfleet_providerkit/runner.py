@@ -55,11 +55,6 @@ class Runner:
         if task is not None and call not in self._blocking:
             task.cancel()
 
-    async def finish(self, seconds: float) -> None:
-        """Let calls under way come to their end."""
-        if self._calls:
-            await asyncio.wait(list(self._calls.values()), timeout=seconds)
-
     async def stop(self) -> None:
         """Cancel what is left, and report nothing of it: the store has what a restart needs."""
         self._deliver = _ignore

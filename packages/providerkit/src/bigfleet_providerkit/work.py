@@ -105,6 +105,11 @@ class Work:
     def running(self, call: int) -> Job | None:
         return self._running.get(call)
 
+    @property
+    def acting(self) -> bool:
+        """Whether a call is under way that may change the substrate."""
+        return any(job.method not in _HARMLESS for job in self._running.values())
+
     def lingering(self, call: int) -> Job | None:
         """The job of a call that was given up on and has not come back."""
         return self._lingering.get(call)
