@@ -289,16 +289,48 @@ def page(records: int, revision: bytes = b"r", *, full: bool | None = False, nam
     return Page(records, revision, full, nameless)
 
 
-@rule("provider.P-68")
-def test_pages_are_asked_for_by_the_last_ones_revision_until_one_is_not_full() -> None:
-    run = ListRun(b"", paged=True)
+def walked(run: ListRun, *answers: Page) -> list[tuple[bytes, int]]:
+    """What was asked for, up to the answer that is the last."""
     asked = []
-    for answer in (page(PAGE_RECORDS, b"r1"), page(PAGE_RECORDS, b"r2"), page(3, b"r3")):
+    for place, answer in enumerate(answers, start=1):
         asked.append((run.since, run.max_results))
-        last = run.is_last(answer)
-    assert last and asked == [(b"", PAGE_RECORDS), (b"r1", PAGE_RECORDS), (b"r2", PAGE_RECORDS)]
-    assert run.end() == ListEnd(complete=True, records=2 * PAGE_RECORDS + 3)
+        assert run.is_last(answer) == (place == len(answers)), place
+    return asked
+
+
+@rule("provider.P-68")
+def test_pages_are_asked_for_by_the_last_ones_revision_until_one_is_empty() -> None:
+    run = ListRun(b"", paged=True)
+    asked = walked(run, page(PAGE_RECORDS, b"r1"), page(PAGE_RECORDS, b"r2"), page(0, b"r2"))
+    assert asked == [(b"", PAGE_RECORDS), (b"r1", PAGE_RECORDS), (b"r2", PAGE_RECORDS)]
+    assert run.end() == ListEnd(complete=True, records=2 * PAGE_RECORDS)
+    assert run.revision == b"r2" and run.shows_missing
+
+
+@rule("provider.P-62", "provider.P-68")
+def test_a_page_below_the_cap_is_not_taken_for_the_last() -> None:
+    run = ListRun(b"", paged=True)
+    pages = [page(records, b"r%d" % number) for number, records in enumerate([1_000, 900, 1_000, 600])]
+    asked = walked(run, *pages, page(0, b"r3"))
+    assert [since for since, _ in asked] == [b"", b"r0", b"r1", b"r2", b"r3"]
+    assert {cap for _, cap in asked} == {PAGE_RECORDS}
+    assert run.end() == ListEnd(complete=True, records=3_500)
+
+
+@rule("provider.P-68", "provider.P-138")
+def test_what_changes_while_pages_are_read_does_not_keep_them_from_ending() -> None:
+    run = ListRun(b"", paged=True)
+    asked = walked(run, page(PAGE_RECORDS, b"r1"), page(3, b"r2"), page(2, b"r3"))
+    assert asked[2] == (b"r2", 0), "all that is left, however much it is"
+    assert run.end() == ListEnd(complete=True, records=PAGE_RECORDS + 5)
     assert run.revision == b"r3" and run.shows_missing
+
+
+@rule("provider.P-70")
+def test_a_short_page_that_says_it_is_everything_is_the_last() -> None:
+    run = ListRun(b"", paged=True)
+    assert walked(run, page(3, b"r1", full=True)) == [(b"", PAGE_RECORDS)]
+    assert run.is_complete
 
 
 @rule("provider.P-68", "provider.P-70")
@@ -312,10 +344,11 @@ def test_only_a_full_list_of_who_keeps_the_cursor_is_paged() -> None:
 
 
 @pytest.mark.parametrize("revision", [b"", b"r1"])
-def test_pages_that_lead_nowhere_end_in_one_request_for_everything(revision: bytes) -> None:
+@pytest.mark.parametrize("records", [PAGE_RECORDS, 1_000])
+def test_pages_that_lead_nowhere_end_in_one_request_for_everything(revision: bytes, records: int) -> None:
     run = ListRun(b"", paged=True)
-    assert not run.is_last(page(PAGE_RECORDS, b"r1"))
-    assert not run.is_last(page(PAGE_RECORDS, revision))
+    assert not run.is_last(page(records, b"r1"))
+    assert not run.is_last(page(records, revision))
     assert (run.since, run.max_results) == (b"", 0)
     assert run.is_last(page(3 * PAGE_RECORDS, b"r9", full=True)) and run.is_complete
 
@@ -339,7 +372,7 @@ def test_pages_without_end_end() -> None:
 def test_a_nameless_record_on_any_page_keeps_every_machine() -> None:
     run = ListRun(b"", paged=True)
     run.is_last(page(PAGE_RECORDS, b"r1", nameless=True))
-    assert run.is_last(page(1, b"r2")) and run.is_complete and not run.shows_missing
+    assert run.is_last(page(0, b"r1")) and run.is_complete and not run.shows_missing
 
 
 @rule("provider.P-70")

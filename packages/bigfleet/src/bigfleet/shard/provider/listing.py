@@ -71,7 +71,8 @@ class ListRun:
         self.since = since
         self.max_results = PAGE_RECORDS if paged and not since else 0
         self.revision = b""
-        self._from_scratch = not since
+        self._in_pages = self.max_results > 0
+        self._largest = 0
         self._is_full = False
         self._nameless = False
         self._records = 0
@@ -84,21 +85,28 @@ class ListRun:
         asked_for_all = not self.since and not self.max_results
         self._is_full = self._is_full or is_complete(page.full, asked_for_all=asked_for_all)
         self._pages += 1
+        self._largest = max(self._largest, page.records)
         self.revision = page.revision
-        if not self.max_results or page.records < self.max_results:
+        # The cap is a ceiling (P-62): a page below it may be as much as the provider gives at a time.
+        is_short = page.records < self.max_results
+        if not self.max_results or not page.records or (is_short and page.full):
             return True
         if page.revision in (b"", self.since) or self._pages >= MAX_PAGES:
             # The pages lead nowhere, whatever the provider says of its cursor: all at once, then.
-            self.since, self.max_results = b"", 0
+            self.since, self.max_results, self._in_pages = b"", 0, False
         else:
             self.since = page.revision
+            if page.records < self._largest // 2:
+                # Little is left, perhaps only what has changed since the page before. There may be some more
+                # of that after each page, so that none is empty: the rest at once, then.
+                self.max_results = 0
         return False
 
     @property
     def is_complete(self) -> bool:
         """Whether the answers together are the whole inventory: one that says so, or pages from the first
         record to the last."""
-        return self._is_full or (self._from_scratch and self.max_results > 0)
+        return self._is_full or self._in_pages
 
     @property
     def shows_missing(self) -> bool:
