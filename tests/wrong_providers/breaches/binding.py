@@ -40,6 +40,31 @@ def drain_keeps_the_cluster(kit: Kit) -> None:
     kit.records(change)
 
 
+@wrong(breaks="P-04 P-100", caught_by="B106")
+def draining_machines_are_no_longer_bound(kit: Kit) -> None:
+    """Get and List show neither cluster nor metadata of a machine once its Drain is accepted."""
+
+    def change(machine: pb.Machine) -> None:
+        if machine.state == pb.MACHINE_STATE_DRAINING:
+            machine.cluster = ""
+            machine.shard_metadata.clear()
+
+    kit.got(change)
+    kit.listed(change)
+
+
+@wrong(breaks="P-100", caught_by="B106")
+def draining_machines_have_no_metadata(kit: Kit) -> None:
+    """The map ends with the acceptance of Drain, and the cluster when it has settled."""
+
+    def change(machine: pb.Machine) -> None:
+        if machine.state == pb.MACHINE_STATE_DRAINING:
+            machine.shard_metadata.clear()
+
+    kit.got(change)
+    kit.listed(change)
+
+
 @wrong(breaks="P-46", caught_by="X102")
 def a_conflicting_configure_is_answered_ok(kit: Kit) -> None:
     """Configure for another cluster is acknowledged with the binding that exists."""

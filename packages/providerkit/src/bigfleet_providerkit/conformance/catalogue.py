@@ -147,7 +147,7 @@ BEHAVIOURS: Final = {
         _("B103", "During Configure only CONFIGURING is seen, ending CONFIGURED.", "P-02"),
         _("B104", "During Drain only DRAINING is seen, ending IDLE.", "P-02"),
         _("B105", "The state trace of Create, Configure and Drain holds legal neighbours only.", "P-02"),
-        _("B106", "cluster is empty at Idle, set while CONFIGURING, as requested at Configured and empty after Drain.", "P-04"),
+        _("B106", "cluster is empty at Idle, set while CONFIGURING, as requested at Configured and DRAINING, and empty after Drain.", "P-04 P-100"),
         _("B107", "Host is unset at Speculative and set at Idle, Configured and Idle again.", "P-03"),
         _("B108", "A machine left alone at Configured or Idle never leaves that state.", "P-05"),
         _("B109", "During Delete only DELETING is seen, ending SPECULATIVE.", "P-02", gate=Gate.DELETE, also="cloud"),

@@ -64,15 +64,21 @@ async def every_step_is_an_edge(t: Trial) -> None:
 
 @check("B106")
 async def cluster_follows_the_binding(t: Trial) -> None:
+    metadata = {"owner": "conformance"}
     machine_id = await t.idle()
     expect.unbound(await t.get(machine_id))
-    ack = expect.ok(await t.provider.configure(machine_id))
+    ack = expect.ok(await t.provider.configure(machine_id, metadata=metadata))
     seen = await t.trace(machine_id, ack, S.CONFIGURED)
     for machine in seen:
         if state_of(machine) is S.CONFIGURING:
             expect.that(machine.cluster, f"machine {machine_id} is CONFIGURING without a cluster")
     expect.bound(seen[-1], CLUSTER)
-    expect.unbound(await t.drain(machine_id))
+    seen = await t.trace(machine_id, expect.ok(await t.provider.drain(machine_id)), S.IDLE)
+    for machine in seen:
+        if state_of(machine) is S.DRAINING:
+            expect.bound(machine, CLUSTER)
+            expect.metadata(machine, metadata)
+    expect.unbound(seen[-1])
 
 
 @check("B107")
