@@ -109,3 +109,24 @@ def test_a_wrong_record_is_told(
     with pytest.raises(CheckFailed, match=r"m1") as failed:
         look(machine)
     assert said in str(failed.value)
+
+
+def spot(*probabilities: float) -> list[pb.Machine]:
+    return [
+        pb.Machine(id=f"m{number}", instance_type="standard-4", interruption_probability=probability)
+        for number, probability in enumerate(probabilities)
+    ]
+
+
+@rule("conformance.X803", "provider.P-94")
+@pytest.mark.parametrize("declared", [(0.025, 0.125), (0.3, 0.25, 0.25)])
+def test_only_figures_of_monthly_reports_are_no_hourly_probabilities(declared: tuple[float, ...]) -> None:
+    with pytest.raises(CheckFailed, match=r"1 - \(1 - p\)\^\(1/730\)"):
+        fields.hourly(spot(*declared))
+
+
+@rule("conformance.X803", "provider.P-94")
+@pytest.mark.parametrize("declared", [(0.25,), (0.25, 0.25), (0.25, 0.125, 0.05)])
+def test_a_probability_may_happen_to_be_a_figure_of_monthly_reports(declared: tuple[float, ...]) -> None:
+    assert "m0 (standard-4) has interruption_probability 0.25" in fields.hourly(spot(*declared))
+    assert fields.hourly(spot(0.05, 0.00018)) == ""

@@ -64,7 +64,7 @@ def probabilities_are_monthly(kit: Kit) -> None:
 
     def change(machine: pb.Machine) -> None:
         if machine.capacity_type == pb.CAPACITY_TYPE_SPOT:
-            machine.interruption_probability = 0.125
+            machine.interruption_probability = 0.125 if machine.zone == "zone-a" else 0.025
 
     kit.records(change)
 
