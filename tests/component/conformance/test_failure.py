@@ -1,12 +1,16 @@
 """Area 7, readiness and drains: the fake's faults, and localproc's workloads."""
 
+import asyncio
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from bigfleet_base.model import MachineState as S
+from bigfleet_providerkit.backend import Interruption
 from bigfleet_providerkit.conformance import run
+from bigfleet_providerkit.conformance.options import KINDS
 from bigfleet_providerkit.conformance.outcome import Status
 from bigfleet_providerkit.conformance.report import Report
 from bigfleet_providerkit.fake import FakeBackend
@@ -50,6 +54,22 @@ async def test_a_provider_that_looks_and_repairs_too_late_is_found_out() -> None
         report = await certified(address, profiles=("fault",), select=("X702", "X703"), recovery=0.5)
     assert "still CONFIGURED after 0.5 s, and its host is gone" in report.result("X702").reason
     assert report.result("X703").status is Status.FAILED
+
+
+async def _no_notice() -> AsyncIterator[Interruption]:
+    await asyncio.Event().wait()
+    yield Interruption("nobody", imminent=True)
+
+
+@rule("conformance.X804")
+async def test_where_no_notice_is_given_none_is_missed() -> None:
+    backend = with_fault_hooks(FakeBackend())
+    backend.interruptions = _no_notice  # type: ignore[method-assign]  # hooks without one of our own
+    settle = dict.fromkeys(KINDS, 15.0) | {"configure": 1.0}
+    async with served(backend) as address:
+        report = await certified(address, profiles=("fault",), select=("X804",), settle=settle)
+    found = report.result("X804")
+    assert found.status is Status.VACUOUS and "fault-interruption" in found.reason, found
 
 
 def test_the_hosts_of_failed_machines_are_gone_before_their_provider_is(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Providers whose records do not say what a shard must know of a machine."""
 
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
-from bigfleet_providerkit.inventory import Inventory
 from tests.wrong_providers.planting import Kit
 from tests.wrong_providers.registry import wrong
 
@@ -70,9 +69,27 @@ def probabilities_are_monthly(kit: Kit) -> None:
 
 
 @wrong(breaks="P-96", caught_by="X804")
-def notices_are_ignored(kit: Kit) -> None:
-    """That a machine is about to be taken away changes nothing about its record."""
-    kit.put(Inventory, "_interruption", lambda inventory, notice: None)
+def notices_are_not_listed(kit: Kit) -> None:
+    """That a machine is about to be taken away is shown to those who ask for it, and not by List."""
+
+    def change(machine: pb.Machine) -> None:
+        machine.interruption_probability = min(machine.interruption_probability, 0.05)
+
+    kit.listed(change)
+
+
+@wrong(breaks="P-96", caught_by="X804")
+def notices_outlive_their_host(kit: Kit) -> None:
+    """A deleted machine is as likely to be taken away as its last host was."""
+    noticed: set[str] = set()
+
+    def change(machine: pb.Machine) -> None:
+        if machine.interruption_probability == 0.99:
+            noticed.add(machine.id)
+        elif machine.id in noticed:
+            machine.interruption_probability = 0.99
+
+    kit.records(change)
 
 
 @wrong(breaks="7", caught_by="B804")
