@@ -41,8 +41,9 @@ def with_need(**fields: object) -> bytes:
         (rollup(cluster_id="c1", needs=[pb.CapacityNeed()] * 100_001), "more than 100000 needs"),
         (rollup(cluster_id="c1", needs=[pb.CapacityNeed(group="g" * 250_000)] * 270), str(MAX_ROLLUP_BYTES)),
         (b"\x12\x03\x1a\x05\x01", "no roll-up"),
+        (b"\x12\x40" + bytes(64), "no roll-up"),
     ],
-    ids=["bucket", "quantity", "operator", "cluster", "rows", "bytes", "garbage"],
+    ids=["bucket", "quantity", "operator", "cluster", "rows", "bytes", "garbage", "zeros"],
 )
 async def test_a_refused_roll_up_is_counted_and_changes_nothing(
     tmp_path: Path, message: bytes, said: str

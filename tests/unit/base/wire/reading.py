@@ -35,3 +35,12 @@ def finish(raw: RawRollup, cluster: str, last: AcceptedRollup) -> ReadRollup:
 
 def envelope(**payload: object) -> bytes:
     return shard_pb2.OperatorMessage(**payload).SerializeToString()  # type: ignore[arg-type] # one payload
+
+
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])

@@ -42,24 +42,36 @@ def signed(value: int) -> int:
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The fields between two places: tag, and where its content begins and ends."""
+    """The fields between two places: tag, and where its content begins and ends.
+
+    Whatever protobuf refuses is refused: bytes that pass for a message of unknown fields would read as
+    demand for nothing.
+    """
     while at < end:
+        first = at
         key, at = read_varint(data, at)
+        if key < _LEAST_TAG or key >> 32 or at - first > _LONGEST_32:
+            raise MalformedMessageError(f"tag {key} at byte {first}")
         start = at
         wire_type = key & 7
         if wire_type == LENGTH:
             length, start = read_varint(data, at)
+            if start - at > _LONGEST_32:
+                raise MalformedMessageError(f"a length of {start - at} bytes at byte {at}")
             at = start + length
         elif wire_type == VARINT:
             _, at = read_varint(data, at)
         elif wire_type in _FIXED:
             at += _FIXED[wire_type]
         else:
-            raise MalformedMessageError(f"wire type {wire_type} at byte {at}")
+            raise MalformedMessageError(f"wire type {wire_type} at byte {first}")
         if at > end:
             raise MalformedMessageError(f"cut off: a field ends at byte {at} of {end}")
         yield key, start, at
 
 
+_LEAST_TAG: Final = tag(1, VARINT)
+_LONGEST_32: Final = 5
+"""Bytes of a number of 32 bits; tags and lengths have no more."""
 _FIXED: Final = {1: 8, 5: 4}
 _UNSIGNED: Final = (1 << 64) - 1
