@@ -52,7 +52,7 @@ from bigfleet_base.wire.session import (
 )
 
 SLICE_NS: Final = 5_000_000
-"""How long the reading of a roll-up may hold the loop."""
+"""How long the reading of roll-ups may hold the loop in one of its turns."""
 MOST_AHEAD: Final = 64
 """Frames of one session that the core may still have to hear of."""
 LAST_WORD_S: Final = 2.0
@@ -85,6 +85,8 @@ class Sessions:
         self._numbers = count(1)
         self._open: dict[int, _Session] = {}
         self._closing = ""
+        self._turn = asyncio.Lock()
+        """Held by the one who reads a roll-up; first come, first served."""
         self._accepted: dict[str, AcceptedRollup] = {}
         """One for each cluster that the core has accepted something of, which bounds it."""
 
@@ -242,16 +244,18 @@ class Sessions:
 
     async def _read_rollup(self, session: "_Session", raw: RawRollup) -> ReadRollup:
         reading = read_rollup(raw, session.cluster, self._last_accepted(session.cluster))
-        begun = time.perf_counter_ns()
         while True:
-            try:
-                next(reading)
-            except StopIteration as stop:
-                read: ReadRollup = stop.value
-                return read
-            if time.perf_counter_ns() - begun >= SLICE_NS:
-                await asyncio.sleep(0)
+            # One reader in a turn of the loop: with a slice for each, answers would wait for all of them.
+            async with self._turn:
                 begun = time.perf_counter_ns()
+                try:
+                    next(reading)
+                    while time.perf_counter_ns() - begun < SLICE_NS:
+                        next(reading)
+                except StopIteration as stop:
+                    read: ReadRollup = stop.value
+                    return read
+                await asyncio.sleep(0)
 
     def _last_accepted(self, cluster: str) -> AcceptedRollup:
         """What a roll-up may be compared with: what the core has. A stream that ended with a roll-up on its
