@@ -4,9 +4,13 @@ import asyncio
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
+
 from bigfleet.shard.core.report import Views
+from bigfleet.shard.shell import reads as module
 from bigfleet.shard.shell.reads import ROWS_AT_ONCE, Reads
-from bigfleet_base.wire.views import decode_view
+from bigfleet_base.api.v1alpha1.shardread_pb2 import InspectNeedsRequest
+from bigfleet_base.wire.views import NeedView, decode_view, encode_view
 from tests.shard.lab import Lab, machines, need
 from tests.support.rules import rule
 
@@ -29,17 +33,24 @@ def _views(rows: int) -> Views:
 
 
 @rule("shard.V1")
-async def test_many_readers_of_many_rows_give_way_after_a_few(full_size: bool) -> None:
+async def test_however_many_read_only_a_few_rows_are_put_together_in_a_turn(
+    full_size: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = 50_000 if full_size else 2_000
     views = _views(rows)
     reads = Reads(lambda: views, Mock())
     between = most = 0
 
-    async def read() -> int:
+    def counted(view: NeedView) -> bytes:
         nonlocal between
+        between += 1
+        return encode_view(view)
+
+    monkeypatch.setattr(module, "encode_view", counted)
+
+    async def read() -> int:
         seen = 0
         async for frame in reads.inspect_needs(b"", _Plaintext()):  # type: ignore[arg-type]  # a stand-in with what is used
-            between += 1
             seen += decode_view(frame) is not None
         return seen
 
@@ -55,7 +66,28 @@ async def test_many_readers_of_many_rows_give_way_after_a_few(full_size: bool) -
     other.cancel()
 
     assert seen == [rows] * READERS
-    assert most <= READERS * (ROWS_AT_ONCE + 1), "each reader gives way after a millisecond or two of work"
+    assert most == ROWS_AT_ONCE
+
+
+@rule("shard.V1")
+async def test_a_reader_that_does_not_read_on_holds_up_no_other() -> None:
+    views = _views(3 * ROWS_AT_ONCE)
+    reads = Reads(lambda: views, Mock())
+    slow = reads.inspect_needs(b"", _Plaintext())  # type: ignore[arg-type]  # a stand-in with what is used
+    for _ in range(ROWS_AT_ONCE // 2):
+        await anext(slow)
+    async with asyncio.timeout(10):
+        seen = [frame async for frame in reads.inspect_needs(b"", _Plaintext())]  # type: ignore[arg-type]  # the same
+    assert len(seen) == 1 + 3 * ROWS_AT_ONCE
+
+
+async def test_the_limit_cuts_what_is_put_together() -> None:
+    views = _views(3 * ROWS_AT_ONCE)
+    reads = Reads(lambda: views, Mock())
+    for limit in (1, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 1_000):
+        request = InspectNeedsRequest(limit=limit).SerializeToString()
+        seen = [frame async for frame in reads.inspect_needs(request, _Plaintext())]  # type: ignore[arg-type]  # the same
+        assert len(seen) == 1 + min(limit, 3 * ROWS_AT_ONCE)
 
 
 @rule("shard.V1")
