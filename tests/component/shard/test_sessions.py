@@ -225,6 +225,29 @@ async def test_what_an_operator_says_is_kept_cut_and_without_what_looks_like_a_s
     assert b"hunter" not in written and b"x" * 1_024 not in written
 
 
+@rule("shard.R8", "shard.S10")
+async def test_ids_without_end_are_neither_recorded_nor_kept(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    async with running(tmp_path, record_dir=record, record_max_bytes=1 << 24) as world:
+        operator = await world.operator().connect()
+        await operator.received(HelloAck)
+        endless = "x" * (1 << 20)
+        frames = (
+            CordonAck(endless, 1),
+            BootstrapAnswer(endless, error="no"),
+            ReadinessReport(endless, "node", True),
+            ReadinessReport("m-1", endless, True),
+        )
+        for frame in frames:
+            await operator.send(encode_operator_message(frame))
+        await operator.roll_up(need())
+        await operator.received(RollupAck)
+        dropped = [line["err"].split()[1] for line in world.logged("operator message handling")]
+        assert dropped == ["instruction_id", "request_id", "machine_id", "node_name"]
+        assert all(line["level"] == "warn" for line in world.logged("operator message handling"))
+    assert sum(path.stat().st_size for path in record.iterdir()) < 1 << 20
+
+
 @rule("shard.S10")
 async def test_a_flood_of_small_frames_does_not_fill_the_cores_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from bigfleet_base.wire.fields import MalformedMessageError
 from bigfleet_base.wire.rollups import RawRollup, encode_rollup_message
 from bigfleet_base.wire.session import (
     MAX_ANSWER_BYTES,
+    MAX_ID,
     BootstrapAnswer,
     CordonAck,
     Hello,
@@ -139,6 +141,30 @@ def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
 def test_a_blob_that_no_provider_would_take_is_not_decoded() -> None:
     with pytest.raises(MalformedMessageError, match="bytes, at most"):
         decode_operator_message(encode_operator_message(BootstrapAnswer("r", b"x" * MAX_ANSWER_BYTES)))
+
+
+@rule("shard.R8", "shard.S10")
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("request_id", lambda text: BootstrapAnswer(text, b"blob")),
+        ("instruction_id", lambda text: CordonAck(text, 1)),
+        ("machine_id", lambda text: ReadinessReport(text, "node-1", True)),
+        ("node_name", lambda text: ReadinessReport("m-1", text, True)),
+    ],
+)
+def test_an_id_that_is_too_long_for_one_is_refused_with_its_field(
+    field: str, said: Callable[[str], BootstrapAnswer | CordonAck | ReadinessReport]
+) -> None:
+    longest = said("\N{SNOWMAN}" * MAX_ID)
+    assert decode_operator_message(encode_operator_message(longest)) == longest
+    with pytest.raises(MalformedMessageError, match=f"{field} has 1025 characters, at most 1024"):
+        decode_operator_message(encode_operator_message(said("x" * (MAX_ID + 1))))
+
+
+def test_a_blob_and_an_error_are_no_ids() -> None:
+    for answer in (BootstrapAnswer("r", b"x" * 5_000), BootstrapAnswer("r", error="x" * 5_000)):
+        assert decode_operator_message(encode_operator_message(answer)) == answer
 
 
 @given(st.sampled_from(ANSWERS), st.randoms(use_true_random=False), st.integers(1, 6))

@@ -26,6 +26,8 @@ from bigfleet_base.wire.rollups import RawRollup, find_rollup
 
 MAX_ANSWER_BYTES: Final = 16 << 20
 """Of everything but roll-ups: no provider takes a blob that is larger, and it is decoded in one go."""
+MAX_ID: Final = 1_024
+"""Characters of an id or a node's name. They are recorded and kept, and no real one is half as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Stamp:
 def decode_operator_message(message: bytes) -> OperatorFrame | None:
     """What an operator says; None for a payload that this version does not know.
 
-    A roll-up stays bytes. MalformedMessageError when it is no message.
+    A roll-up stays bytes. MalformedMessageError when it is no message, or an id in it is none.
     """
     rollup = find_rollup(message)
     if rollup is not None:
@@ -94,13 +96,18 @@ def decode_operator_message(message: bytes) -> OperatorFrame | None:
             return Hello(parsed.hello.cluster_id, parsed.hello.protocol_version)
         case "bootstrap_response":
             answer = parsed.bootstrap_response
-            return BootstrapAnswer(answer.request_id, answer.user_data, answer.ttl_seconds, answer.error)
+            request_id = _short("request_id", answer.request_id)
+            return BootstrapAnswer(request_id, answer.user_data, answer.ttl_seconds, answer.error)
         case "reclaim_ack":
-            return CordonAck(parsed.reclaim_ack.instruction_id, parsed.reclaim_ack.nodes_started)
+            ack = parsed.reclaim_ack
+            return CordonAck(_short("instruction_id", ack.instruction_id), ack.nodes_started)
         case "node_readiness":
             report = parsed.node_readiness
             return ReadinessReport(
-                report.machine_id, report.node_name, report.ready, report.observed_unix_nanos
+                _short("machine_id", report.machine_id),
+                _short("node_name", report.node_name),
+                report.ready,
+                report.observed_unix_nanos,
             )
         case _:
             return None
@@ -245,6 +252,12 @@ def decode_frame(data: bytes) -> Frame | None:
             )
         case _:
             return None
+
+
+def _short(field: str, text: str) -> str:
+    if len(text) > MAX_ID:
+        raise MalformedMessageError(f"{field} has {len(text)} characters, at most {MAX_ID} are taken")
+    return text
 
 
 def _ack(echo: str, stamp: Stamp) -> pb.Acknowledgement:
