@@ -8,7 +8,7 @@ import pytest
 
 from bigfleet.cli import shard
 from bigfleet.cli.fake import _split, clusters, read_archetypes
-from bigfleet.cli.options import UsageError, duration, size
+from bigfleet.cli.options import UsageError, duration, fraction, size
 from bigfleet.engine.options import SECOND
 from bigfleet.shard.core.settings import Settings
 from bigfleet.shard.provider.endpoints import Endpoint
@@ -128,6 +128,9 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, content: str, said: str)
         ("--cycle-interval", "10"),
         ("--reclaim-cap-fraction", "1.5"),
         ("--reclaim-cap-fraction", "nan"),
+        ("--reclaim-cap-fraction", "1e-99999999"),
+        ("--reclaim-cap-fraction", "1E-9_9_9999999"),
+        ("--reclaim-cap-fraction", "1e999999999"),
         ("--max-actions-per-cycle", "-1"),
         ("--record-max", "lots"),
         ("--dry-run", "perhaps"),
@@ -146,6 +149,14 @@ def test_a_value_that_cannot_be_read_is_explained(
     with pytest.raises(SystemExit) as ended:
         read(f"{flag}={value}")
     assert ended.value.code == 2 and flag in capsys.readouterr().err
+
+
+def test_a_share_is_exact_however_it_is_written() -> None:
+    for text in ("0.05", "5e-2", "5E-02", ".05", "1/20", "0.5e-1", "50000e-6"):
+        assert fraction(text) == Fraction(1, 20)
+    assert fraction("1e-99") == Fraction(1, 10**99)
+    with pytest.raises(argparse.ArgumentTypeError, match="an exponent of more than 2 digits"):
+        fraction("1e-100")
 
 
 def test_a_mistake_is_told_to_whoever_made_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,9 @@ def amount(text: str) -> float:
 
 def fraction(text: str) -> Fraction:
     """An exact share: 0.29 of 100 machines are 29."""
+    # An exact number with an exponent of eight digits takes minutes to make.
+    if len(text.strip().lower().partition("e")[2].lstrip("+-")) > _EXPONENT_DIGITS:
+        raise argparse.ArgumentTypeError(f"{text!r} has an exponent of more than {_EXPONENT_DIGITS} digits")
     try:
         share = Fraction(text)
     except (ValueError, ZeroDivisionError):
@@ -89,5 +92,6 @@ def fraction(text: str) -> Fraction:
     return share
 
 
+_EXPONENT_DIGITS: Final = 2
 _SIZE: Final = re.compile(r"([0-9]{1,12})(KiB|MiB|GiB)?")
 _SIZES: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
