@@ -1,5 +1,6 @@
 """The folder of a shard: lock, epoch, domains, pause."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -93,6 +94,35 @@ def test_the_file_pause_pauses(tmp_path: Path) -> None:
     assert data.is_paused()
     (tmp_path / "PAUSE").unlink()
     assert not data.is_paused()
+    data.close()
+
+
+@rule("shard.R3")
+def test_a_pause_file_that_points_nowhere_pauses(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    (tmp_path / "PAUSE").symlink_to(tmp_path / "nowhere")
+    assert data.is_paused()
+    data.close()
+
+
+@rule("shard.R3")
+def test_whoever_cannot_look_for_the_pause_file_goes_by_the_last_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    data = DataDir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", fail)
+        assert data.is_paused(), "before the first look nothing may be done"
+    for present in (False, True):
+        if present:
+            (tmp_path / "PAUSE").touch()
+        assert data.is_paused() is present
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "lstat", fail)
+            assert data.is_paused() is present
     data.close()
 
 

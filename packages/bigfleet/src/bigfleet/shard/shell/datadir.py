@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,8 @@ class DataDir:
         """Make the folder if it is missing, and lock it before anything in it is read."""
         self.path = path
         self._pause = os.fspath(path / "PAUSE")
+        self._was_paused = True
+        """At the last look; before the first one nothing may be done."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -58,8 +61,17 @@ class DataDir:
         return _domains(self.path)
 
     def is_paused(self) -> bool:
-        """Whether somebody has put a file PAUSE here. A look costs two microseconds."""
-        return os.path.exists(self._pause)
+        """Whether somebody has put a file PAUSE here, whatever it is. A look costs two microseconds.
+
+        A disk that cannot be asked takes no pause back.
+        """
+        with suppress(OSError):
+            try:
+                os.lstat(self._pause)
+                self._was_paused = True
+            except FileNotFoundError:
+                self._was_paused = False
+        return self._was_paused
 
     def _replace(self, name: str, text: str) -> None:
         """A reader, also after a crash at any point, finds the old content or the new one."""
