@@ -1,16 +1,19 @@
 """The audit log: lines that are whole, reopened on request, and failures that cost nothing else."""
 
+import errno
 import json
+import os
 import resource
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from bigfleet.shard.core.effects import WriteAudit
-from bigfleet.shard.shell.auditlog import AuditLog, AuditLogError
+from bigfleet.shard.shell.auditlog import STDOUT, AuditLog, AuditLogError
 from tests.support.rules import rule
 
 
@@ -101,6 +104,48 @@ def test_half_a_line_left_by_a_full_disk_takes_no_other_line_with_it(tmp_path: P
     assert "\n\n" not in path.read_text()
 
 
+@contextmanager
+def within_seconds(seconds: int) -> Iterator[None]:
+    """A write that blocks ends in an error and not in silence."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def fill(log: AuditLog, failures: Sequence[object]) -> int:
+    """Write batches until one fails; returns how many lines."""
+    for first in range(1, 1_000_000, 1_000):
+        log.write([line(seq) for seq in range(first, first + 1_000)])
+        if failures:
+            return first + 999
+    raise AssertionError("nothing has failed")
+
+
+def read_whole_lines(reader: int) -> list[int]:
+    """What waits in a pipe: the number of each line, 0 for half a line."""
+    data = b""
+    with suppress(BlockingIOError):
+        while part := os.read(reader, 1 << 16):
+            data += part
+    *whole, rest = data.split(b"\n")
+    return [_number(text) for text in whole] + [0] * bool(rest)
+
+
+def _number(text: bytes) -> int:
+    try:
+        return int(json.loads(text)["seq"])
+    except ValueError:
+        return 0
+
+
 @rule("shard.R6")
 def test_a_new_file_after_half_a_line_begins_with_a_line(tmp_path: Path) -> None:
     path = tmp_path / "audit"
@@ -126,6 +171,62 @@ def test_a_reopen_that_fails_goes_on_in_the_old_file(tmp_path: Path) -> None:
     log.close()
     assert failures == [str(folder / "audit")]
     assert (tmp_path / "moved" / "audit").read_text()
+
+
+@rule("shard.R6", "shard.C4")
+def test_a_pipe_that_nobody_empties_holds_up_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    failures: list[int | None] = []
+    with within_seconds(20):
+        log = AuditLog(str(path), lambda path, error: failures.append(error.errno))
+        written = fill(log, failures)
+        assert failures == [errno.EAGAIN]
+        # The line that was cut off takes none of those with it that come once somebody reads again.
+        *whole, half = read_whole_lines(reader)
+        assert whole == list(range(1, len(whole) + 1)) and len(whole) < written and half == 0
+        log.write([line(written + 1)])
+        assert read_whole_lines(reader) == [0, written + 1]
+        log.close()
+    os.close(reader)
+
+
+@rule("shard.R6", "shard.C4")
+def test_a_standard_output_that_nobody_empties_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    failures: list[int | None] = []
+    with within_seconds(20), os.fdopen(writer, "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        log = AuditLog(STDOUT, lambda path, error: failures.append(error.errno))
+        written = fill(log, failures)
+        assert failures == [errno.EAGAIN]
+        assert os.get_blocking(writer), "others write there too and would not expect it"
+        read_whole_lines(reader)
+        log.write([line(written + 1)])
+        assert read_whole_lines(reader)[-1] == written + 1
+        log.close()
+    os.close(reader)
+
+
+@rule("shard.R6")
+def test_a_pipe_gets_all_lines_of_a_large_batch(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    log = AuditLog(str(path), fail)
+    log.write([line(seq) for seq in range(1, 501)])
+    assert read_whole_lines(reader) == list(range(1, 501))
+    log.close()
+    os.close(reader)
+
+
+def test_a_pipe_that_nobody_reads_refuses_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    os.mkfifo(path)
+    with within_seconds(20), pytest.raises(AuditLogError, match="nobody reads it"):
+        AuditLog(str(path), fail)
 
 
 def test_a_log_that_cannot_be_opened_refuses_the_start(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import stat
 import sys
 from collections.abc import Callable, Iterable
@@ -20,7 +21,8 @@ class AuditLogError(Exception):
 
 
 class AuditLog:
-    """Lines reach the kernel with ``write``; a failed write is told to ``failed`` and costs nothing else."""
+    """Lines reach the kernel with ``write``; a failed write, also one that a pipe has no room for, is told to
+    ``failed`` and costs nothing else."""
 
     def __init__(self, path: str, failed: Callable[[str, OSError], None]) -> None:
         self._path = path
@@ -52,7 +54,9 @@ class AuditLog:
     def _open(self) -> int:
         if self._path == STDOUT:
             return sys.stdout.fileno()
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        # A pipe without a reader would keep us waiting for one.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = os.open(self._path, flags, 0o640)
         self._torn = _is_torn(self._path, fd)
         return fd
 
@@ -61,11 +65,24 @@ class AuditLog:
         view = memoryview(b"\n" + data if self._torn else data)
         try:
             while view:
-                written = os.write(self._fd, view)
+                written = self._push(view)
                 self._torn = view[written - 1] != _NEWLINE
                 view = view[written:]
         except OSError as error:
             self._failed(self._path, error)
+
+    def _push(self, data: memoryview) -> int:
+        """Write some of it and wait for nobody: who reads a pipe may have stopped, and the shard must not.
+
+        Standard output is shared, so it cannot be told not to block.
+        """
+        if stat.S_ISREG(os.fstat(self._fd).st_mode):
+            return os.write(self._fd, data)
+        ready = select.poll()
+        ready.register(self._fd, select.POLLOUT)
+        if not ready.poll(0):
+            raise BlockingIOError(errno.EAGAIN, "nobody empties it")
+        return os.write(self._fd, data[: select.PIPE_BUF])
 
     def _close(self) -> None:
         if self._path != STDOUT:
@@ -96,6 +113,8 @@ def check_audit_log(path: str, data_dir: Path) -> None:
 
 
 def _unusable(path: str, error: OSError) -> AuditLogError:
+    if error.errno == errno.ENXIO:
+        return AuditLogError(f"cannot open --audit-log {path}: nobody reads it; start its reader first")
     return AuditLogError(
         f"cannot open --audit-log {path}: {error.strerror};"
         " give a file in a folder that this user may write to"
