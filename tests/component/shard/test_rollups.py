@@ -144,3 +144,21 @@ async def test_a_large_roll_up_is_applied_and_others_are_answered_meanwhile(
         assert operator.of_kind(RollupAck) == [RollupAck(5)]
         assert len([row for row in demand(world) if row.cluster_id == "large"]) == rows
         assert max(waits) < 2, waits
+
+
+@rule("wire.10.4")
+@pytest.mark.parametrize("hosts", [8_000, 90_000], ids=["304 KiB", "20 MiB"])
+async def test_a_roll_up_of_one_long_row_is_applied_and_its_session_stays_up(
+    tmp_path: Path, hosts: int
+) -> None:
+    length = 38 if hosts == 8_000 else 230
+    names = tuple(f"host-{number:06d}".ljust(length, "x") for number in range(hosts))
+    profile = Profile((Requirement("kubernetes.io/hostname", Operator.NOT_IN, names),))
+    async with running(tmp_path) as world:
+        operator = await world.operator().connect()
+        await operator.send(encode_rollup_message("c1", [Need("c1", profile, ResourceVector(cpu=1000))], 5))
+        await operator.received(RollupAck)
+        [row] = demand(world)
+        assert row.profile == profile
+        await operator.roll_up(need())
+        await operator.received(RollupAck, 2)

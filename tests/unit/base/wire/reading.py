@@ -1,5 +1,8 @@
 """Reading a roll-up to its end."""
 
+from collections.abc import Generator
+from typing import TypeVar
+
 from bigfleet_base.api.v1alpha1 import shard_pb2
 from bigfleet_base.wire.rollups import (
     NOTHING_ACCEPTED,
@@ -10,10 +13,12 @@ from bigfleet_base.wire.rollups import (
     read_rollup,
 )
 
+Result = TypeVar("Result")
+
 
 def read_message(message: bytes, cluster: str = "c1", last: AcceptedRollup = NOTHING_ACCEPTED) -> ReadRollup:
     """What a session of the cluster makes of an operator's message."""
-    raw = find_rollup(message)
+    raw = at_once(find_rollup(message))
     assert raw is not None, "no roll-up"
     return finish(raw, cluster, last)
 
@@ -24,13 +29,17 @@ def read_bytes(rollup: bytes, cluster: str = "c1", last: AcceptedRollup = NOTHIN
 
 
 def finish(raw: RawRollup, cluster: str, last: AcceptedRollup) -> ReadRollup:
-    reading = read_rollup(raw, cluster, last)
+    return at_once(read_rollup(raw, cluster, last))
+
+
+def at_once(work: Generator[bool, None, Result]) -> Result:
+    """What comes of work that gives way."""
     while True:
         try:
-            next(reading)
+            next(work)
         except StopIteration as stop:
-            read: ReadRollup = stop.value
-            return read
+            result: Result = stop.value
+            return result
 
 
 def envelope(**payload: object) -> bytes:

@@ -53,7 +53,18 @@ scalars = st.one_of(
         lambda number, content: varint(number << 3 | 5) + content, numbers, st.binary(min_size=4, max_size=4)
     ),
 )
-well_formed = st.lists(scalars, max_size=6).map(b"".join)
+
+
+def grouped(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    group = st.builds(
+        lambda number, content: varint(number << 3 | 3) + b"".join(content) + varint(number << 3 | 4),
+        numbers,
+        st.lists(inner, max_size=4),
+    )
+    return scalars | group
+
+
+well_formed = st.lists(st.recursive(scalars, grouped, max_leaves=8), max_size=6).map(b"".join)
 
 
 @rule("shard.I1")
@@ -64,11 +75,13 @@ well_formed = st.lists(scalars, max_size=6).map(b"".join)
 @example(varint(1 << 32) + b"\x01")
 @example(overlong(1 << 3, 6) + b"\x01")
 @example(b"\x0a" + overlong(1, 6) + b"x")
+@example(b"\x0b" * 101 + b"\x0c" * 101)
 def test_only_what_protobuf_takes_is_read(data: bytes) -> None:
     assert not is_read(data) or is_protobuf(data)
 
 
 @given(well_formed)
+@example(b"\x0b" * 100 + b"\x0c" * 100)
 def test_what_protobuf_takes_is_read(data: bytes) -> None:
     assert is_protobuf(data) and is_read(data)
 
@@ -85,6 +98,11 @@ def test_what_protobuf_takes_is_read(data: bytes) -> None:
         (b"\x08" + b"\x80" * 10 + b"\x01", "does not end"),
         (b"\x08\x80", "cut off in a number"),
         (b"\x0a\x05abc", "ends at byte 7 of 5"),
+        (b"\x0b" * 101 + b"\x0c" * 101, "groups in groups in groups at byte 100"),
+        (b"\x0b\x08\x01", "cut off in a group"),
+        (b"\x0b\x14", "has not begun at byte 1"),
+        (b"\x0c", "has not begun at byte 0"),
+        (b"\x0b\x0a\x05\x0c", "ends at byte 8 of 4"),
         (b"\x0e\x00", "wire type 6"),
         (b"\x0f\x00", "wire type 7"),
     ],
@@ -93,3 +111,8 @@ def test_what_is_no_message_is_refused_with_the_place(data: bytes, complaint: st
     assert not is_protobuf(data)
     with pytest.raises(MalformedMessageError, match=complaint):
         list(fields(data, 0, len(data)))
+
+
+def test_a_group_comes_in_pieces_that_pass_for_no_field() -> None:
+    data = b"\x08\x01" + b"\x13" + b"\x08\x02\x1b\x1c" + b"\x14" + b"\x08\x03"
+    assert [key for key, _, _ in fields(data, 0, len(data))] == [8, 0, 0, 0, 0, 0x14, 8]

@@ -30,6 +30,7 @@ from bigfleet_base.wire.session import (
     BootstrapAnswer,
     CordonAck,
     Hello,
+    OperatorFrame,
     ReadinessReport,
     Stamp,
     decode_frame,
@@ -38,6 +39,12 @@ from bigfleet_base.wire.session import (
     encode_operator_message,
 )
 from tests.support.rules import rule
+from tests.unit.base.wire.reading import at_once
+
+
+def decode(message: bytes) -> OperatorFrame | None:
+    return at_once(decode_operator_message(message))
+
 
 STAMP = Stamp(shard_epoch=7, coordinator_term=3)
 REQUIREMENTS = (Requirement("zone", Operator.IN, ("a", "b")), Requirement("gpu", Operator.EXISTS))
@@ -82,7 +89,7 @@ def test_a_frame_survives_the_wire(frame: Frame) -> None:
 def test_an_operators_message_survives_the_wire(
     answer: Hello | BootstrapAnswer | CordonAck | ReadinessReport,
 ) -> None:
-    assert decode_operator_message(encode_operator_message(answer)) == answer
+    assert decode(encode_operator_message(answer)) == answer
 
 
 @pytest.mark.parametrize("frame", [HelloAck(), RollupAck(9), Resync()])
@@ -124,23 +131,23 @@ def test_an_instruction_names_one_node() -> None:
 
 
 def test_a_roll_up_stays_bytes() -> None:
-    assert isinstance(decode_operator_message(encode_rollup_message("c1", [], 1)), RawRollup)
+    assert isinstance(decode(encode_rollup_message("c1", [], 1)), RawRollup)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xf8\x3f\x01"])
 def test_a_message_without_a_known_payload_says_nothing(data: bytes) -> None:
-    assert decode_operator_message(data) is None
+    assert decode(data) is None
 
 
 @pytest.mark.parametrize("data", [b"\x0a\x05", b"\x0a\x02\x0a\x05", b"\x1a\x03\x0a\x01\xff", b"\xff"])
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedMessageError):
-        decode_operator_message(data)
+        decode(data)
 
 
 def test_a_blob_that_no_provider_would_take_is_not_decoded() -> None:
     with pytest.raises(MalformedMessageError, match="bytes, at most"):
-        decode_operator_message(encode_operator_message(BootstrapAnswer("r", b"x" * MAX_ANSWER_BYTES)))
+        decode(encode_operator_message(BootstrapAnswer("r", b"x" * MAX_ANSWER_BYTES)))
 
 
 @rule("shard.R8", "shard.S10")
@@ -157,14 +164,14 @@ def test_an_id_that_is_too_long_for_one_is_refused_with_its_field(
     field: str, said: Callable[[str], BootstrapAnswer | CordonAck | ReadinessReport]
 ) -> None:
     longest = said("\N{SNOWMAN}" * MAX_ID)
-    assert decode_operator_message(encode_operator_message(longest)) == longest
+    assert decode(encode_operator_message(longest)) == longest
     with pytest.raises(MalformedMessageError, match=f"{field} has 1025 characters, at most 1024"):
-        decode_operator_message(encode_operator_message(said("x" * (MAX_ID + 1))))
+        decode(encode_operator_message(said("x" * (MAX_ID + 1))))
 
 
 def test_a_blob_and_an_error_are_no_ids() -> None:
     for answer in (BootstrapAnswer("r", b"x" * 5_000), BootstrapAnswer("r", error="x" * 5_000)):
-        assert decode_operator_message(encode_operator_message(answer)) == answer
+        assert decode(encode_operator_message(answer)) == answer
 
 
 @given(st.sampled_from(ANSWERS), st.randoms(use_true_random=False), st.integers(1, 6))
@@ -176,10 +183,10 @@ def test_mutated_bytes_are_read_or_refused(
         where = rng.randrange(len(data) + 1)
         data[where : where + rng.randrange(2)] = bytes([rng.randrange(256)])
     with contextlib.suppress(MalformedMessageError):
-        decode_operator_message(bytes(data))
+        decode(bytes(data))
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     with contextlib.suppress(MalformedMessageError):
-        decode_operator_message(data)
+        decode(data)

@@ -1,6 +1,7 @@
 """Reading roll-ups: many at once hold the loop no longer than one."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Generator
 from unittest.mock import Mock
 
@@ -9,8 +10,10 @@ import pytest
 from bigfleet.shard.shell import sessions as module
 from bigfleet.shard.shell.sessions import Sessions
 from bigfleet_base.telemetry import Metrics, Role
+from bigfleet_base.wire.demand import RollupRefusedError
 from bigfleet_base.wire.rollups import AcceptedRollup, RawRollup, ReadRollup
-from bigfleet_base.wire.session import Stamp
+from bigfleet_base.wire.session import CordonAck, Stamp, encode_operator_message
+from tests.support.eventually import eventually
 from tests.support.rules import rule
 
 RAW = RawRollup(b"", 0, 0)
@@ -25,15 +28,16 @@ class Bench:
         self.turns: list[list[str]] = []
         self.sessions = Sessions(Mock(), Mock(), Stamp(1), Metrics(Role.SHARD), Mock())
 
-        def reading(raw: RawRollup, cluster: str, last: AcceptedRollup) -> Generator[None, None, ReadRollup]:
+        def reading(raw: RawRollup, cluster: str, last: AcceptedRollup) -> Generator[bool, None, ReadRollup]:
             for _ in range(slices(cluster)):
                 self.read.append(cluster)
-                yield
+                yield False
             return READ
 
         # Whatever a step takes, it fills a slice.
         monkeypatch.setattr(module, "SLICE_NS", 0)
         monkeypatch.setattr(module, "read_rollup", reading)
+        self.reading = reading
 
     def begin(self, cluster: str) -> asyncio.Task[ReadRollup]:
         return asyncio.ensure_future(self.sessions._read_rollup(Mock(cluster=cluster), RAW))
@@ -83,3 +87,59 @@ async def test_a_reader_that_is_cancelled_holds_up_nobody(monkeypatch: pytest.Mo
         task.cancel()
     assert await stays == READ
     assert all(task.cancelled() for task in gone)
+
+
+@rule("wire.10.4", "shard.S10")
+async def test_long_rows_are_decoded_beside_the_loop_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, lambda cluster: 1)
+    short = bench.reading
+    threads: list[threading.Thread] = []
+    at_work = most = 0
+    gate = threading.Event()
+
+    def reading(raw: RawRollup, cluster: str, last: AcceptedRollup) -> Generator[bool, None, ReadRollup]:
+        nonlocal at_work, most
+        yield True
+        at_work += 1
+        most = max(most, at_work)
+        gate.wait(20)
+        threads.append(threading.current_thread())
+        at_work -= 1
+        yield False
+        assert threading.current_thread() is threading.main_thread()
+        return READ
+
+    monkeypatch.setattr(module, "read_rollup", reading)
+    long = [bench.begin(f"c{number}") for number in range(3)]
+    await eventually(lambda: at_work == 1)
+    # Whoever has none goes on reading meanwhile.
+    monkeypatch.setattr(module, "read_rollup", short)
+    assert await bench.begin("short") == READ
+    gate.set()
+    assert await asyncio.gather(*long) == [READ] * 3
+    assert most == 1 and threading.main_thread() not in threads
+
+
+async def test_a_long_row_that_is_refused_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, lambda cluster: 1)
+
+    def reading(raw: RawRollup, cluster: str, last: AcceptedRollup) -> Generator[bool, None, ReadRollup]:
+        yield True
+        raise RollupRefusedError("no")
+
+    monkeypatch.setattr(module, "read_rollup", reading)
+    with pytest.raises(RollupRefusedError, match="no"):
+        await bench.begin("c1")
+
+
+@rule("shard.B1")
+async def test_a_frame_with_one_field_waits_for_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, lambda cluster: 1)
+    many = b"\xf8\x3f\x01" * 200
+    answer = encode_operator_message(CordonAck("i-1", 1))
+    async with bench.sessions._turn:
+        assert await bench.sessions._decode(answer) == CordonAck("i-1", 1)
+        strange = asyncio.ensure_future(bench.sessions._decode(many + answer))
+        await asyncio.sleep(0)
+        assert not strange.done()
+    assert await strange == CordonAck("i-1", 1)

@@ -44,9 +44,14 @@ def signed(value: int) -> int:
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """The fields between two places: tag, and where its content begins and ends.
 
+    Groups, which nothing of ours has, come in pieces, so that a large one is no single step: all that is in
+    one, and its beginning, with the tag 0.
+
     Whatever protobuf refuses is refused: bytes that pass for a message of unknown fields would read as
     demand for nothing.
     """
+    groups: list[int] = []
+    """What ends the groups that are open."""
     while at < end:
         first = at
         key, at = read_varint(data, at)
@@ -63,15 +68,28 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
             _, at = read_varint(data, at)
         elif wire_type in _FIXED:
             at += _FIXED[wire_type]
+        elif wire_type == _GROUP:
+            if len(groups) == _DEEPEST:
+                raise MalformedMessageError(f"groups in groups in groups at byte {first}")
+            groups.append(key + 1)
+        elif wire_type == _GROUP_END:
+            if not groups or groups.pop() != key:
+                raise MalformedMessageError(f"the end of a group that has not begun at byte {first}")
         else:
             raise MalformedMessageError(f"wire type {wire_type} at byte {first}")
         if at > end:
             raise MalformedMessageError(f"cut off: a field ends at byte {at} of {end}")
-        yield key, start, at
+        yield 0 if groups else key, start, at
+    if groups:
+        raise MalformedMessageError("cut off in a group")
 
 
 _LEAST_TAG: Final = tag(1, VARINT)
 _LONGEST_32: Final = 5
 """Bytes of a number of 32 bits; tags and lengths have no more."""
+_GROUP: Final = 3
+_GROUP_END: Final = 4
+_DEEPEST: Final = 100
+"""Groups in one another; protobuf goes no deeper."""
 _FIXED: Final = {1: 8, 5: 4}
 _UNSIGNED: Final = (1 << 64) - 1

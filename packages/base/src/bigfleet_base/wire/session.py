@@ -1,5 +1,6 @@
 """The frames of a session between operator and shard (wire.md §4)."""
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
@@ -77,12 +78,13 @@ class Stamp:
     coordinator_term: int = 0
 
 
-def decode_operator_message(message: bytes) -> OperatorFrame | None:
+def decode_operator_message(message: bytes) -> Generator[bool, None, OperatorFrame | None]:
     """What an operator says; None for a payload that this version does not know.
 
-    A roll-up stays bytes. MalformedMessageError when it is no message, or an id in it is none.
+    A roll-up stays bytes. Gives way as ``find_rollup`` does; MalformedMessageError when it is no message, or
+    an id in it is none.
     """
-    rollup = find_rollup(message)
+    rollup = yield from find_rollup(message)
     if rollup is not None:
         return rollup
     if len(message) > MAX_ANSWER_BYTES:

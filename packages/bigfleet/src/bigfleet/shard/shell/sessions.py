@@ -8,9 +8,10 @@ itself (S8).
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 from grpc import aio
@@ -45,6 +46,7 @@ from bigfleet_base.wire.session import (
     BootstrapAnswer,
     CordonAck,
     Hello,
+    OperatorFrame,
     ReadinessReport,
     Stamp,
     decode_operator_message,
@@ -60,6 +62,7 @@ LAST_WORD_S: Final = 2.0
 MOMENT_S: Final = 0.05
 """How long an end of the messages may be that of the connection."""
 
+Result = TypeVar("Result")
 Context: TypeAlias = "aio.ServicerContext[bytes, bytes]"
 
 
@@ -87,6 +90,8 @@ class Sessions:
         self._closing = ""
         self._turn = asyncio.Lock()
         """Held by the one who reads a roll-up; first come, first served."""
+        self._beside = ThreadPoolExecutor(1, "long-row")
+        """One, so that several long rows keep the interpreter from the loop no more than one."""
         self._accepted: dict[str, AcceptedRollup] = {}
         """One for each cluster that the core has accepted something of, which bounds it."""
 
@@ -124,6 +129,7 @@ class Sessions:
     async def end_all(self, text: str) -> None:
         """End every stream and refuse new ones; returns when the peers could have heard it."""
         self._closing = text
+        self._beside.shutdown(wait=False, cancel_futures=True)
         for session in list(self._open.values()):
             session.end(Refused(grpc.StatusCode.UNAVAILABLE, text))
         deadline = time.monotonic() + LAST_WORD_S
@@ -140,7 +146,7 @@ class Sessions:
         if data is None:
             raise _invalid("the stream ended before its Hello")
         try:
-            hello = decode_operator_message(data)
+            hello = await self._decode(data)
         except MalformedMessageError as error:
             raise _invalid(f"the first frame: {error}") from None
         if not isinstance(hello, Hello):
@@ -188,7 +194,7 @@ class Sessions:
     async def _read_frames(self, session: "_Session") -> None:
         while (data := await _read(session.context)) is not None:
             try:
-                frame = decode_operator_message(data)
+                frame = await self._decode(data)
             except MalformedMessageError as error:
                 self._log.warn("operator message handling", cluster=session.cluster, err=error)
                 continue
@@ -243,19 +249,34 @@ class Sessions:
             await self._tell_rollup(session, read)
 
     async def _read_rollup(self, session: "_Session", raw: RawRollup) -> ReadRollup:
-        reading = read_rollup(raw, session.cluster, self._last_accepted(session.cluster))
+        last = self._last_accepted(session.cluster)
+        return await self._in_slices(read_rollup(raw, session.cluster, last))
+
+    async def _decode(self, data: bytes) -> OperatorFrame | None:
+        """A frame, at once if it is like any other: answers wait for no turn (B1)."""
+        decoding = decode_operator_message(data)
+        try:
+            next(decoding)
+        except StopIteration as stop:
+            frame: OperatorFrame | None = stop.value
+            return frame
+        return await self._in_slices(decoding)
+
+    async def _in_slices(self, work: Generator[bool, None, Result]) -> Result:
         while True:
             # One reader in a turn of the loop: with a slice for each, answers would wait for all of them.
             async with self._turn:
                 begun = time.perf_counter_ns()
                 try:
-                    next(reading)
-                    while time.perf_counter_ns() - begun < SLICE_NS:
-                        next(reading)
+                    is_long = next(work)
+                    while not is_long and time.perf_counter_ns() - begun < SLICE_NS:
+                        is_long = next(work)
                 except StopIteration as stop:
-                    read: ReadRollup = stop.value
-                    return read
+                    result: Result = stop.value
+                    return result
                 await asyncio.sleep(0)
+            if is_long:
+                await asyncio.get_running_loop().run_in_executor(self._beside, next, work)
 
     def _last_accepted(self, cluster: str) -> AcceptedRollup:
         """What a roll-up may be compared with: what the core has. A stream that ended with a roll-up on its
