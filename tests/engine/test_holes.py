@@ -5,6 +5,7 @@
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from bigfleet_base.model import (
     Machine,
     MachineState,
     Need,
+    ResourceVector,
     TopologySpread,
     WhenUnsatisfiable,
 )
@@ -39,7 +41,7 @@ from tests.engine.dsl import (
 )
 from tests.engine.fleets import Description, generate
 from tests.engine.lab import START, Lab, claims, targets, verdict
-from tests.oracle.results import SECOND, Ingest, MatchingSupply
+from tests.oracle.results import SECOND, Ingest, Kind, MatchingSupply
 from tests.support.rules import rule
 
 # many machines of one kind
@@ -86,6 +88,19 @@ def test_machines_of_one_kind_are_taken_until_the_last_dimension_is_covered(lab:
     lab.want(need("c", vector(cpu=4, memory="16Gi")))
 
     assert targets(lab.cycle()) == ["a-0", "a-1", "a-2", "a-3"]
+
+
+@pytest.mark.parametrize("amounts", [{}, {"memory": 1 << 40}])
+def test_machine_whose_allocatable_has_none_of_a_resource_counts_for_none_of_it(
+    lab: Lab, amounts: dict[str, int]
+) -> None:
+    """engine.md §2.5: ``resources`` stand in only where no allocatable is given; §2.1: what is not named is
+    zero, and so is what does not parse."""
+    spare = idle("b", size=vector(cpu=16), price=2)
+    lab.have(replace(configured("a", "c", size=vector(cpu=64)), allocatable=ResourceVector(amounts)), spare)
+    lab.want(need("c", vector(cpu=10)))
+
+    assert targets(lab.cycle(), Kind.BOOTSTRAP) == ["b"]
 
 
 @rule("ruling.R3")

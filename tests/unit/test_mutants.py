@@ -25,9 +25,10 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 @pytest.fixture(scope="module")
 def collected() -> frozenset[str]:
-    """Every test of tests/engine, by the id pytest gives it."""
+    """Every test of the engine and its inventory, by the id pytest gives it."""
+    places = ("tests/engine", "tests/unit/engine_inventory")
     listing = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/engine"],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *places],
         cwd=ROOT,
         capture_output=True,
         text=True,
