@@ -78,6 +78,8 @@ def test_whatever_arrives_is_frames_or_an_error(noise: bytes, at: int) -> None:
         (b"\xc9\x3e\x00", "cut off: its last field ends at byte 10 of 3"),
         (b"\xff" * 11, "an endless number"),
         (b"\x0b", "wire type 3"),
+        (bytes(64), "tag 0 before byte 1"),
+        (b"\x8a\x80\x80\x80\x80\x80\x01\x00", "tag 4398046511114 before byte 7"),
     ],
 )
 def test_a_message_that_is_none_is_refused_with_the_place(data: bytes, complaint: str) -> None:

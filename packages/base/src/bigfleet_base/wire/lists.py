@@ -70,6 +70,9 @@ def scan_list(data: bytes) -> Generator[None, None, ListFrames]:
 def _read_field(data: bytes, at: int, frames: ListFrames) -> int:
     """Take note of one field and return where it ends, which may be beyond the message."""
     tag, at = _varint(data, at)
+    if tag < _LEAST_TAG or tag >> 32:
+        # Protobuf refuses it too. Zeros would read as a provider that has no machine any more.
+        raise ListFramesError(f"the List is no protobuf message: tag {tag} before byte {at}")
     wire_type = tag & 7
     if wire_type == _VARINT:
         value, at = _varint(data, at)
@@ -105,6 +108,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 _VARINT: Final = 0
 _LENGTH: Final = 2
+_LEAST_TAG: Final = 1 << 3
 _FIXED: Final = {1: 8, 5: 4}
 _MACHINE: Final = pb.MachineList.MACHINES_FIELD_NUMBER << 3 | _LENGTH
 _REVISION: Final = pb.MachineList.REVISION_FIELD_NUMBER << 3 | _LENGTH
