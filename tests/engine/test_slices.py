@@ -231,7 +231,14 @@ def _inputs(rng: random.Random, engine: Engine) -> CycleInputs:
         ),
         busy=busy.__contains__,
         free_places=rng.choice([None, None, 3]),
+        witness=_see_who_holds_what,
     )
+
+
+def _see_who_holds_what(result: CycleResult) -> None:
+    """Once the cycle is over machines change, and then nobody may ask any more."""
+    assert result.holders.held is not None
+    assert result.holders.lost is not None
 
 
 def _decide(
