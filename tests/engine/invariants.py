@@ -58,11 +58,14 @@ def i4_deficit_is_what_claims_leave(step: Step) -> None:
 
 
 def i5_plain_needs_acquire_no_more_than_they_miss(step: Step) -> None:
+    # Claims of machines that tie stand cell by cell; actions come in the order machines were taken.
+    turn = {action.machine: number for number, action in enumerate(step.result.decided)}
     for row, machines in _claims(step.result):
         acquired = [m for m in machines if m.state in (MachineState.IDLE, MachineState.SPECULATIVE)]
         if acquired and row.need.profile.same is None:
-            assert machines[-1] is acquired[-1], "credit comes before acquisition"
-            assert not _sum(machines[:-1]).covers(row.need.aggregate)
+            assert machines[-len(acquired) :] == acquired, "credit comes before acquisition"
+            last = max(acquired, key=lambda m: turn[m.id])
+            assert not _sum(m for m in machines if m is not last).covers(row.need.aggregate)
 
 
 def i6_a_gang_has_one_domain(step: Step) -> None:
