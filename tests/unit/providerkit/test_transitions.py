@@ -1,5 +1,9 @@
 """The life of a machine through the four calls (provider.md §2, §3.3, §4, §6, §8)."""
 
+import base64
+import json
+from collections.abc import Callable
+
 import pytest
 
 from bigfleet_base.model import MachineState
@@ -362,6 +366,19 @@ def test_last_error_is_short_and_without_the_blob() -> None:
     error = lab.machine(machine).last_error
     assert len(error.encode()) <= 1024
     assert "abcDEF" not in error and "c0izixkl" not in error and "failed" in error
+
+
+@rule("provider.P-86")
+@pytest.mark.parametrize("quoted", [repr, json.dumps, lambda text: base64.b64encode(text.encode()).decode()])
+def test_last_error_is_without_the_blob_however_it_is_quoted(quoted: Callable[[str], str]) -> None:
+    lab = Lab()
+    machine = lab.idle()
+    blob = "#!/bin/sh\nabcdef0123456789\njoin --password 'p@ss:w0rd!x9'\n\tzyxwvut987654\n"
+    lab.accept("configure", machine, blob=blob.encode())
+    lab.finish(machine, error=Terminal(f"Command ['join', {quoted(blob)}] failed with status 3"))
+    error = lab.machine(machine).last_error
+    assert not [secret for secret in ("abcdef0123456789", "p@ss", "w0rd", "zyxwvut987654") if secret in error]
+    assert quoted(blob)[-20:-5] not in error and error.endswith("failed with status 3")
 
 
 @rule("provider.P-100", "provider.P-102", "provider.P-101")
