@@ -248,6 +248,66 @@ async def test_a_thread_that_hangs_fails_its_machine_and_holds_up_no_other() -> 
         backend.stuck.set()
 
 
+class Forgetful(Gate):
+    """Plain methods, one of which hangs whenever it looks at a host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.stuck = threading.Event()
+
+    def inspect(self, machine: MachineView) -> HostStatus:  # type: ignore[override]  # plain methods are allowed
+        self.looks += 1
+        self.stuck.wait(60)
+        return HostStatus.RUNNING
+
+
+@rule("provider.P-51")
+async def test_a_host_that_cannot_be_looked_at_costs_one_thread_however_long_that_lasts() -> None:
+    backend = Forgetful()
+    settings = Settings(provider="test", reconcile_interval=10_000_000, describe_timeout=10_000_000)
+    try:
+        async with serving(backend, settings=settings, metrics_address="127.0.0.1:0") as (provider, client):
+            await idle(client)
+            # The first is still there; those after it were given up before they began.
+            await eventually_async(lambda: _given_up(provider.metrics_port, "inspect", 3))
+            assert backend.looks == 1
+    finally:
+        backend.stuck.set()
+
+
+async def _given_up(port: int, op: str, count: int) -> bool:
+    _, page = await _http(port, "/metrics")
+    line = f'bigfleet_provider_substrate_calls_total{{provider="test",op="{op}",outcome="CancelledError"}} '
+    return float(page.partition(line)[2].partition("\n")[0] or 0) >= count
+
+
+class Decorated(Gate):
+    """A plain method in front of a coroutine, as decorators leave it behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.configured: list[str] = []
+
+    def configure(self, op: Operation) -> Any:
+        return self._configure(op)
+
+    async def _configure(self, op: Operation) -> None:
+        await self.open.wait()
+        self.configured.append(op.machine.id)
+
+
+@rule("provider.P-02")
+async def test_a_plain_method_that_hands_on_a_coroutine_is_not_over_before_it() -> None:
+    backend = Decorated()
+    async with serving(backend) as (provider, client):
+        [machine] = await idle(client)
+        await client.Configure(pb.ConfigureRequest(machine_id=machine, cluster_id="c"))
+        backend.open.set()
+        await eventually(lambda: _state(provider, machine) is S.CONFIGURED)
+        assert backend.configured == [machine]
+
+
 class Nonsense(Gate):
     """Says what no backend may say."""
 

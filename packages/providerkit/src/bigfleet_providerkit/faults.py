@@ -6,6 +6,7 @@ Off unless ``--fault-hooks`` is given. Selectors: conformance.md §1.5 and §3.2
 
 import asyncio
 import contextlib
+import inspect
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -38,7 +39,7 @@ def with_fault_hooks(backend: Backend) -> Backend:
     own: Any = backend
     offerings, create, configure, drain = own.offerings, own.create, own.configure, own.drain
     node_ready = own.node_ready if overrides(backend, "node_ready") else None
-    inspect = own.inspect if overrides(backend, "inspect") else None
+    own_inspect = own.inspect if overrides(backend, "inspect") else None
     delete = own.delete if overrides(backend, "delete") else None
     interruptions = own.interruptions if overrides(backend, "interruptions") else None
     ready_at: dict[tuple[str, str], float] = {}
@@ -98,7 +99,7 @@ def with_fault_hooks(backend: Backend) -> Backend:
                 with contextlib.suppress(NotFound):
                     await _call(delete, Operation(machine, "fault-host-loss", timeout=1.0))
             return HostStatus.GONE
-        status: HostStatus = HostStatus.RUNNING if inspect is None else await _call(inspect, machine)
+        status: HostStatus = HostStatus.RUNNING if own_inspect is None else await _call(own_inspect, machine)
         return status
 
     async def own_interruptions() -> None:
@@ -136,7 +137,8 @@ def _fault_slots(pattern: Offering) -> list[Offering]:
 async def _call(method: Any, *arguments: object) -> Any:
     if asyncio.iscoroutinefunction(method):
         return await method(*arguments)
-    return await asyncio.get_running_loop().run_in_executor(None, method, *arguments)
+    value = await asyncio.get_running_loop().run_in_executor(None, method, *arguments)
+    return await value if inspect.isawaitable(value) else value
 
 
 async def _outlive(seconds: float) -> None:

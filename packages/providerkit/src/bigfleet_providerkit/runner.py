@@ -8,7 +8,7 @@ from functools import partial
 from threading import Thread
 from typing import Any, Final
 
-from bigfleet_providerkit.backend import Backend, overrides
+from bigfleet_providerkit.backend import Backend, MachineView, Operation, overrides
 from bigfleet_providerkit.effects import Event, Invoke, Noticed, Returned
 
 _FEEDS: Final = ("prices", "interruptions")
@@ -33,7 +33,11 @@ class Runner:
         # A hung thread cannot be ended, so there is room for as many more as may run at once.
         self._threads = asyncio.Semaphore(threads)
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """By method and machine: who hangs is not called again, or each look at a lost host would cost a
+        thread, until none was left for anybody."""
         self._blocking: set[int] = set()
+        self._given_up: set[int] = set()
         self._methods: dict[str, tuple[Callable[..., Any], bool]] = {}
         """Each method that was called, and whether it is a coroutine's."""
         self._feeds: list[asyncio.Task[None]] = []
@@ -52,7 +56,9 @@ class Runner:
     def cancel(self, call: int) -> None:
         """Cancel a coroutine; a thread runs on, and its end is reported when it comes."""
         task = self._calls.get(call)
-        if task is not None and call not in self._blocking:
+        if task is not None and call in self._blocking:
+            self._given_up.add(call)
+        elif task is not None:
             task.cancel()
 
     async def stop(self) -> None:
@@ -68,30 +74,50 @@ class Runner:
     async def _call(self, invoke: Invoke) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        arguments: tuple[Any, ...] = () if invoke.argument is None else (invoke.argument,)
-        if invoke.method == "cleanup":
-            arguments += (invoke.failed_kind,)
-        method, is_coroutine = self._method(invoke.method)
-        returned = Returned(invoke.call)
         try:
-            if is_coroutine:
-                value = await method(*arguments)
-            else:
-                async with self._threads:
-                    self._blocking.add(invoke.call)
-                    value = await _in_thread(partial(method, *arguments))
-            returned = Returned(invoke.call, value=value)
+            returned = Returned(invoke.call, value=await self._alone(invoke))
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             # SystemExit too: a backend that gives up does not decide for the others' machines.
             returned = Returned(invoke.call, error=error)
-        finally:
-            self._blocking.discard(invoke.call)
         outcome = "ok" if returned.error is None else type(returned.error).__name__
         self._observe(invoke.method, outcome, loop.time() - started)
         self._deliver(returned)
 
+    async def _alone(self, invoke: Invoke) -> Any:
+        """Make the call, once the one before it of this method and machine has come back."""
+        key = (invoke.method, _machine_id(invoke))
+        while (earlier := self._under_way.get(key)) is not None:
+            await asyncio.wait([earlier])
+        self._under_way[key] = self._calls[invoke.call]
+        try:
+            return await self._value(invoke)
+        finally:
+            del self._under_way[key]
+
+    async def _value(self, invoke: Invoke) -> Any:
+        arguments: tuple[Any, ...] = () if invoke.argument is None else (invoke.argument,)
+        if invoke.method == "cleanup":
+            arguments += (invoke.failed_kind,)
+        method, is_coroutine = self._method(invoke.method)
+        if is_coroutine:
+            return await method(*arguments)
+        async with self._threads:
+            self._blocking.add(invoke.call)
+            try:
+                value = await _in_thread(partial(method, *arguments))
+            finally:
+                self._blocking.discard(invoke.call)
+        if not inspect.isawaitable(value):
+            return value
+        # A plain method that hands on a coroutine, as many decorators make them, has not done anything yet.
+        if invoke.call in self._given_up and inspect.iscoroutine(value):
+            value.close()
+            raise asyncio.CancelledError
+        return await value
+
     def _ended(self, call: int, task: asyncio.Task[None]) -> None:
         self._calls.pop(call, None)
+        self._given_up.discard(call)
         if task.cancelled():
             # Before its first step, so that nothing in it could say so.
             self._deliver(Returned(call, error=asyncio.CancelledError()))
@@ -116,6 +142,13 @@ class Runner:
                 self._feed_failed(feed, error)
             await asyncio.sleep(pause)
             pause = min(last, pause * 2)
+
+
+def _machine_id(invoke: Invoke) -> str:
+    match invoke.argument:
+        case Operation(machine) | (MachineView() as machine):
+            return machine.id
+    return ""
 
 
 def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
