@@ -36,7 +36,7 @@ class MyCloud(Backend):
     readiness = "probe"
 
     def __init__(self, cloud: "ToyCloud") -> None:
-        # TODO: your client. Wrap calls that block in asyncio.to_thread.
+        # TODO: your client. Write methods whose calls block without async: the kit has threads for them.
         self._cloud = cloud
 
     @classmethod
