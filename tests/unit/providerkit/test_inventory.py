@@ -69,6 +69,17 @@ def test_ids_do_not_depend_on_order_price_or_count() -> None:
         ({"allocatable": {"cpu": "lots"}}, "allocatable[cpu]"),
         ({"resources": {"cpu": "0"}}, "resources[cpu]"),
         ({"count": -1}, "count"),
+        # What authors get wrong in Python, where no file has been read.
+        ({"count": 2.5}, "count is 2.5"),
+        ({"capacity_type": "spot"}, "capacity_type is 'spot'"),
+        ({"price_per_hour": "0.3"}, "price_per_hour is '0.3'"),
+        ({"price_per_hour": 10**400}, "price_per_hour"),
+        ({"interruption_probability": "0.3"}, "interruption_probability is '0.3'"),
+        ({"labels": {"gpus": 8}}, "labels['gpus'] is 8"),
+        ({"labels": {"rack": "\ud800"}}, "labels['rack']"),
+        ({"labels": ["rack"]}, "labels is ['rack']"),
+        ({"instance_type": 7}, "instance_type is 7"),
+        ({"zone": "\ud800"}, "zone is"),
     ],
 )
 def test_an_offering_that_would_mislead_refuses_the_start_and_is_named(wrong: Any, said: str) -> None:
@@ -77,6 +88,16 @@ def test_an_offering_that_would_mislead_refuses_the_start_and_is_named(wrong: An
     lab.restart()
     assert not lab.core.ready
     assert lab.core.failure.startswith("offering 2") and said in lab.core.failure
+    assert not [report for report in lab.reports if isinstance(report, Panicked)], "a defect of ours"
+
+
+@rule("provider.P-93")
+@pytest.mark.parametrize("nonsense", [None, 7, [None], ["m1"]])
+def test_offerings_that_are_none_refuse_the_start(nonsense: Any) -> None:
+    lab = Lab()
+    lab.offerings = nonsense
+    lab.restart()
+    assert repr(nonsense[0] if isinstance(nonsense, list) else nonsense) in lab.core.failure
 
 
 @rule("provider.P-93")
@@ -259,6 +280,10 @@ def test_on_a_lost_store_a_host_is_recovered_or_quarantined_but_never_idle_by_gu
         [DiscoveredHost("m", Host("h", allocatable={"cpu": "lots"}))],
         [DiscoveredHost("m", Host("h"), offering(price_per_hour=math.nan))],
         [DiscoveredHost("m", Host("h"), "offering")],  # type: ignore[arg-type]  # on purpose
+        [DiscoveredHost("m", Host("h", binding={"cluster": "c"}))],  # type: ignore[arg-type]  # on purpose
+        [DiscoveredHost("m", Host("h", binding=Binding("c", {"priority": 7})))],  # type: ignore[dict-item]  # on purpose
+        [DiscoveredHost("m", Host("h", binding=Binding("c", None)))],  # type: ignore[arg-type]  # on purpose
+        [DiscoveredHost("m", Host("h", binding=Binding(7, {})))],  # type: ignore[arg-type]  # on purpose
     ],
 )
 def test_hosts_that_make_no_sense_refuse_the_start_and_leave_a_running_provider_as_it_is(

@@ -3,13 +3,14 @@
 import base64
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from bigfleet_base.model import MachineState
 from bigfleet_providerkit.backend import Host, HostStatus
 from bigfleet_providerkit.effects import Code, LateResult, Panicked, PutMachine
-from bigfleet_providerkit.errors import NotFound, Retryable, Terminal
+from bigfleet_providerkit.errors import InsufficientCapacity, NotFound, Retryable, Terminal
 from bigfleet_providerkit.records import Kind
 from bigfleet_providerkit.settings import Capabilities
 from tests.support.rules import rule
@@ -323,6 +324,31 @@ def test_whatever_a_backend_says_when_it_raises_the_machine_fails_in_one_readabl
     error = lab.machine(machine).last_error
     assert error.startswith("create:substrate:") and "\n" not in error and len(error.encode()) <= 1_024
     assert not [report for report in lab.reports if isinstance(report, Panicked)], "a defect of ours"
+
+
+class Throttled(Retryable):
+    """As authors derive one, who have nothing to say of the time."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "slow down")
+
+
+@rule("provider.P-80")
+@pytest.mark.parametrize("after", [None, "5s", float("nan"), float("inf"), -1])
+def test_an_error_whose_time_makes_no_sense_is_what_it_is_all_the_same(after: Any) -> None:
+    lab = Lab()
+    machine, other = lab.ids()[:2]
+    lab.accept("create", machine)
+    lab.finish(machine, error=InsufficientCapacity("sold out", retry_after=after))
+    assert lab.machine(machine).last_error == "create:capacity: sold out"
+    lab.advance(301)
+    lab.accept("create", other)
+    lab.finish(other, error=Retryable("later", after=after))
+    lab.advance(2)
+    lab.finish(other, error=Throttled())
+    lab.advance(2)
+    lab.finish(other)
+    assert lab.state(other) is S.IDLE
 
 
 @rule("provider.P-83", "provider.P-84")

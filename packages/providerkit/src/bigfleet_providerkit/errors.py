@@ -1,5 +1,7 @@
 """What a backend raises when something expected goes wrong; anything else counts as ``Terminal``."""
 
+import math
+
 
 class BackendError(Exception):
     """Base of the failures that a backend reports on purpose. The text ends up in ``last_error``."""
@@ -8,7 +10,9 @@ class BackendError(Exception):
 class InsufficientCapacity(BackendError):  # noqa: N818  # names of the provider's vocabulary (provider.md §12.3)
     """The substrate has none left, and made none. The offering is withheld for ``retry_after`` seconds."""
 
-    def __init__(self, message: str = "", *, retry_after: float = 300.0) -> None:
+    retry_after: float = 300.0
+
+    def __init__(self, message: str = "", *, retry_after: float = retry_after) -> None:
         super().__init__(message or "the substrate has no capacity left")
         self.retry_after = retry_after
 
@@ -16,7 +20,9 @@ class InsufficientCapacity(BackendError):  # noqa: N818  # names of the provider
 class Retryable(BackendError):  # noqa: N818
     """It may work next time: the kit tries again after ``after`` seconds, until the transition times out."""
 
-    def __init__(self, message: str = "", *, after: float = 1.0) -> None:
+    after: float = 1.0
+
+    def __init__(self, message: str = "", *, after: float = after) -> None:
         super().__init__(message or "the substrate asked to try again")
         self.after = after
 
@@ -31,3 +37,8 @@ class Terminal(BackendError):  # noqa: N818
 
 class Unauthorized(Terminal):
     """The substrate refused our credentials."""
+
+
+def finite_seconds(given: object, usual: float) -> float:
+    """A time that a backend named, or the usual one where it named none that has an end."""
+    return given if isinstance(given, int | float) and abs(given) < math.inf else usual

@@ -4,7 +4,6 @@ Large changes are worked off a bounded number of machines at a time, so that a n
 delays nobody's call.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from bigfleet_base.model import HostRef, MachineState
 from bigfleet_providerkit.backend import (
+    Binding,
     DiscoveredHost,
     Host,
     HostStatus,
@@ -21,6 +21,7 @@ from bigfleet_providerkit.backend import (
     PriceUpdate,
 )
 from bigfleet_providerkit.effects import HostLost, Interrupted, PriceRefreshed, Reconciled, Withheld
+from bigfleet_providerkit.errors import InsufficientCapacity, finite_seconds
 from bigfleet_providerkit.lasterror import last_error
 from bigfleet_providerkit.offerings import Offer, OfferingsError, check_offerings, offer_key, offering_shape
 from bigfleet_providerkit.records import (
@@ -29,6 +30,7 @@ from bigfleet_providerkit.records import (
     Shape,
     ShapeError,
     Slot,
+    check_texts,
     is_host_ref,
     publish_quantities,
     refine,
@@ -121,14 +123,13 @@ class Inventory:
             refined=b"",
         )
 
-    def withhold(self, slot: Slot, retry_after: float, now: int) -> None:
+    def withhold(self, slot: Slot, retry_after: object, now: int) -> None:
         """The substrate has no more of this offering: hide its free slots for a while."""
-        seconds = (
-            min(max(retry_after, MIN_WITHHELD_S), MAX_WITHHELD_S) if math.isfinite(retry_after) else 300.0
-        )
-        until = now + round(seconds * NANOS)
+        given = finite_seconds(retry_after, InsufficientCapacity.retry_after)
+        pause = min(max(given, MIN_WITHHELD_S), MAX_WITHHELD_S)
+        until = now + round(pause * NANOS)
         offer = slot.offer
-        self._state.report(Withheld(offer, seconds))
+        self._state.report(Withheld(offer, pause))
 
         def hide() -> None:
             known = offer in self._unavailable
@@ -162,8 +163,8 @@ class Inventory:
         try:
             if error is not None:
                 raise DescribeError(f"the backend's offerings() failed: {_text(error)}") from error
-            offers = check_offerings(list(value))
-        except (DescribeError, OfferingsError, TypeError, AttributeError) as problem:
+            offers = check_offerings(_listed("offerings", value))
+        except (DescribeError, OfferingsError) as problem:
             self._describe_failed(problem, now)
             return
         head = self._state.listing.head
@@ -179,8 +180,8 @@ class Inventory:
         try:
             if error is not None:
                 raise DescribeError(f"the backend's discover() failed: {_text(error)}") from error
-            hosts = [_checked(host) for host in value]
-        except (DescribeError, ShapeError, TypeError) as problem:
+            hosts = [_checked(host) for host in _listed("discover", value)]
+        except (DescribeError, ShapeError) as problem:
             self._describe_failed(problem, now)
             return
         self._state.report(Reconciled("ok"))
@@ -494,6 +495,12 @@ def _index(slot: Slot) -> tuple[int, str]:
     return (int(tail) if tail.isdecimal() else -1, slot.id)
 
 
+def _listed(method: str, value: object) -> Sequence[Any]:
+    if not isinstance(value, Iterable):
+        raise DescribeError(f"the backend's {method}() returned {value!r}, not a list")
+    return list(value)
+
+
 def _checked(found: object) -> DiscoveredHost:
     if not isinstance(found, DiscoveredHost) or not is_host_ref(found.machine_id):
         raise DescribeError(f"the backend's discover() returned {found!r}, not hosts with a machine id")
@@ -502,6 +509,10 @@ def _checked(found: object) -> DiscoveredHost:
         raise DescribeError(f"the backend's discover() returned machine {found.machine_id} without a ref")
     publish_quantities("allocatable", found.host.allocatable or {})
     publish_quantities("resources", found.host.resources or {})
+    if (binding := found.host.binding) is not None:
+        _expect(binding, Binding, found.machine_id)
+        check_texts(f"the binding of machine {found.machine_id}", {"cluster": binding.cluster})
+        check_texts(f"the metadata of machine {found.machine_id}", binding.metadata)
     if found.offering is not None:
         _expect(found.offering, Offering, found.machine_id)
         offering_shape(found.offering)

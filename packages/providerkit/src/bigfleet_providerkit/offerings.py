@@ -37,11 +37,15 @@ def check_offerings(offerings: Sequence[Offering]) -> dict[str, Offer]:
     """The offers by key; OfferingsError when one must not be served."""
     offers: dict[str, Offer] = {}
     for place, offering in enumerate(offerings, start=1):
+        if not isinstance(offering, Offering):
+            raise OfferingsError(f"offering {place} is {offering!r}, not an Offering")
         where = (
             f"offering {place} ({offering.instance_type or 'no instance_type'}, {offering.zone or 'no zone'})"
         )
-        if offering.count < 0:
-            raise OfferingsError(f"{where}: count is {offering.count}; it must be at least 0")
+        if not _is_count(offering.count):
+            raise OfferingsError(
+                f"{where}: count is {offering.count!r}; it must be a whole number, at least 0"
+            )
         try:
             shape = offering_shape(offering)
         except ShapeError as error:
@@ -57,6 +61,10 @@ def check_offerings(offerings: Sequence[Offering]) -> dict[str, Offer]:
             f"the offerings count {total} machines; one provider holds at most {MAX_MACHINES}"
         )
     return offers
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 def offering_shape(offering: Offering) -> Shape:

@@ -111,28 +111,36 @@ def make_shape(
     owned: bool = False,
 ) -> Shape:
     """Check what is to be published (provider.md §7) and write its bytes; ShapeError says what is wrong."""
+    for name, text in (("instance_type", instance_type), ("zone", zone)):
+        if not _is_text(text):
+            raise ShapeError(f"{name} is {text!r}, not a text")
     if not instance_type:
         raise ShapeError("instance_type is empty")
     if not zone:
         raise ShapeError("zone is empty; where there is one zone only, name it, for example local")
-    if capacity_type is CapacityType.UNSPECIFIED:
-        raise ShapeError("capacity_type is not one of bare_metal, reserved, on_demand, spot")
+    if not _is_capacity_type(capacity_type):
+        raise ShapeError(
+            f"capacity_type is {capacity_type!r}, not one of bare_metal, reserved, on_demand, spot"
+        )
     if price_per_hour is None:
         raise ShapeError(
             "price_per_hour is unknown; give it, or leave the offering out (0 would win every choice)"
         )
-    if not math.isfinite(price_per_hour) or price_per_hour < 0:
-        raise ShapeError(f"price_per_hour is {price_per_hour}; it must be a finite number of USD, at least 0")
+    if not 0 <= _number(price_per_hour) < math.inf:
+        raise ShapeError(
+            f"price_per_hour is {price_per_hour!r}; it must be a finite number of USD, at least 0"
+        )
     if price_per_hour == 0 and not owned and capacity_type not in _OWNED:
         raise ShapeError("price_per_hour is 0, which only bare metal or prepaid reserved capacity may be")
     if interruption_probability is None:
         interruption_probability = DEFAULT_SPOT_PROBABILITY if capacity_type is CapacityType.SPOT else 0.0
-    if not 0.0 <= interruption_probability <= 1.0:
+    if not 0.0 <= _number(interruption_probability) <= 1.0:
         raise ShapeError(
-            f"interruption_probability is {interruption_probability}; it must be between 0 and 1"
+            f"interruption_probability is {interruption_probability!r}; it must be between 0 and 1"
         )
     if capacity_type is CapacityType.SPOT and interruption_probability == 0:
         raise ShapeError("interruption_probability of a spot machine must be above 0")
+    check_texts("labels", labels)
     if hidden := _HIDDEN_LABELS & labels.keys():
         raise ShapeError(f"label {min(hidden)} repeats a field of the machine; remove it")
     message = pb.Machine(
@@ -186,9 +194,18 @@ def read_shape(wire: bytes) -> Shape:
     )
 
 
+def check_texts(name: str, texts: object) -> None:
+    """ShapeError for what cannot be published as a map of texts."""
+    if not isinstance(texts, Mapping):
+        raise ShapeError(f"{name} is {texts!r}, not a mapping of texts to texts")
+    for key, value in texts.items():
+        if not (_is_text(key) and _is_text(value)):
+            raise ShapeError(f"{name}[{key!r}] is {value!r}; both must be texts")
+
+
 def is_host_ref(ref: object) -> bool:
     """Whether a backend has named a host with something that can be published."""
-    return isinstance(ref, str) and bool(ref) and _is_text(ref)
+    return bool(ref) and _is_text(ref)
 
 
 def publish_quantities(name: str, texts: object) -> dict[str, str]:
@@ -197,7 +214,7 @@ def publish_quantities(name: str, texts: object) -> dict[str, str]:
         raise ShapeError(f"{name} is {texts!r}, not a mapping of names to quantities")
     published = {}
     for resource, text in texts.items():
-        if not isinstance(resource, str) or not _is_text(resource) or not isinstance(text, str):
+        if not _is_text(resource) or not isinstance(text, str):
             raise ShapeError(f"{name}[{resource!r}] is {text!r}; both must be texts")
         try:
             nano = parse_quantity(text)
@@ -349,8 +366,22 @@ def refine(base: Shape, refined: bytes, risk: float) -> Shape:
     )
 
 
-def _is_text(text: str) -> bool:
+def _number(value: object) -> float:
+    """As a float; not a number for what is none."""
+    try:
+        return float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return math.inf
+
+
+def _is_capacity_type(value: object) -> bool:
+    return isinstance(value, CapacityType) and value is not CapacityType.UNSPECIFIED
+
+
+def _is_text(text: object) -> bool:
     """Whether protobuf takes it: not half of a surrogate pair, as a file name that is no UTF-8 has."""
+    if not isinstance(text, str):
+        return False
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from bigfleet_base.model import HostRef, MachineState
 from bigfleet_providerkit.backend import Host, HostStatus, Operation
 from bigfleet_providerkit.effects import Settled
-from bigfleet_providerkit.errors import InsufficientCapacity, NotFound, Retryable
+from bigfleet_providerkit.errors import InsufficientCapacity, NotFound, Retryable, finite_seconds
 from bigfleet_providerkit.inventory import Inventory
 from bigfleet_providerkit.lasterror import last_error
 from bigfleet_providerkit.records import Kind, ShapeError, Slot, is_host_ref
@@ -168,7 +168,8 @@ class Transitions:
                 self._timed_out(run, slot, method, now)
             case Retryable():
                 run.trouble = _text(error)
-                self._again(run, slot, method, round(max(0.01, _finite(error.after)) * NANOS), now)
+                after = max(0.01, finite_seconds(error.after, Retryable.after))
+                self._again(run, slot, method, round(after * NANOS), now)
             case InsufficientCapacity() if run.kind is Kind.CREATE:
                 self._inventory.withhold(slot, error.retry_after, now)
                 self._fail(run, slot, "capacity", _text(error), now)
@@ -275,7 +276,3 @@ class Transitions:
 
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
-
-
-def _finite(seconds: float) -> float:
-    return seconds if 0 <= seconds < 1e9 else 1.0
