@@ -272,6 +272,33 @@ def test_on_a_lost_store_a_host_is_recovered_or_quarantined_but_never_idle_by_gu
     assert lab.state(c) is S.SPECULATIVE
 
 
+@rule("provider.P-124", "provider.P-06")
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize(
+    ("binding", "state"), [(Binding("c7", {"k": "v"}), S.CONFIGURED), (UNBOUND, S.IDLE), (None, S.FAILED)]
+)
+def test_a_host_is_taken_up_once_it_can_be_told_whom_it_serves(
+    binding: Binding | None, state: S, is_restarted: bool
+) -> None:
+    machine, other = Lab().ids()[:2]
+    lab = Lab(capabilities=ALL, hosts=[found(machine, None), found(other, None)], reconcile_interval=MINUTE)
+    before = lab.list().revision
+    stranger = DiscoveredHost(other, Host("another", binding=UNBOUND))
+    lab.hosts = [found(machine, binding), stranger]
+    if is_restarted:
+        lab.restart()
+    else:
+        lab.advance(60)
+        lab.reconcile()
+    record = lab.machine(machine)
+    assert S(record.state) is state and record.cluster == (binding.cluster if binding else "")
+    assert dict(record.shard_metadata) == (binding.metadata if binding else {})
+    assert (record.last_error == "") == (state is not S.FAILED)
+    assert {changed.id for changed in lab.list(since=before).machines} == ({machine} if binding else set())
+    lab.advance(3_600)
+    assert lab.state(machine) is state and lab.state(other) is S.FAILED
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [

@@ -20,9 +20,16 @@ from bigfleet_providerkit.backend import (
     Offering,
     PriceUpdate,
 )
-from bigfleet_providerkit.effects import HostLost, Interrupted, PriceRefreshed, Reconciled, Withheld
+from bigfleet_providerkit.effects import (
+    HostLost,
+    Interrupted,
+    PriceRefreshed,
+    Reconciled,
+    RepairTried,
+    Withheld,
+)
 from bigfleet_providerkit.errors import InsufficientCapacity, finite_seconds
-from bigfleet_providerkit.lasterror import last_error
+from bigfleet_providerkit.lasterror import last_error, reason
 from bigfleet_providerkit.offerings import Offer, OfferingsError, check_offerings, offer_key, offering_shape
 from bigfleet_providerkit.records import (
     NO_HOST,
@@ -210,7 +217,7 @@ class Inventory:
         for found in hosts:
             # Whatever has changed since the substrate was asked knows better than its answer.
             slot = known.get(found.machine_id)
-            if slot is None or (slot.state is MachineState.SPECULATIVE and slot.revision <= head):
+            if slot is None or (_can_adopt(slot, found) and slot.revision <= head):
                 self._backlog.append((partial(self._adopt, found), found.machine_id))
         self._described = True
         self._watch()
@@ -317,7 +324,7 @@ class Inventory:
     def _adopt(self, found: DiscoveredHost, machine_id: str) -> None:
         """Recover a host that the store does not know (P-124): bound, idle, or else quarantined."""
         slot = self._state.slots.get(machine_id)
-        if slot is not None and slot.state is not MachineState.SPECULATIVE:
+        if slot is not None and not _can_adopt(slot, found):
             return
         if slot is None:
             key = machine_id.rpartition("-")[0]
@@ -332,7 +339,8 @@ class Inventory:
                 return
             shape = self._offers[key].shape
             slot = Slot(machine_id, key, shape, MachineState.SPECULATIVE, retiring=key not in self._declared)
-        values: dict[str, Any] = {"host": HostRef(self._settings.provider, found.host.ref), "withheld": False}
+        host = HostRef(self._settings.provider, found.host.ref)
+        values: dict[str, Any] = {"host": host, "withheld": False, "last_error": ""}
         binding = found.host.binding
         if binding is None:
             error = last_error(
@@ -350,6 +358,8 @@ class Inventory:
             }
         else:
             values |= {"state": MachineState.IDLE}
+        if slot.state is MachineState.FAILED:
+            self._state.report(RepairTried(slot.id, "repaired", "its host says by now whom it serves"))
         adopted = replace(slot, **values, **self.refined_shape(slot, found.host))
         kept = self._insert(adopted)
         if kept.state is MachineState.FAILED:
@@ -477,6 +487,14 @@ class Inventory:
 
     def _job(self, method: str, end: Callable[[Any, BaseException | None, int], None]) -> Job:
         return Job(method, "", lambda _: (None, self._settings.describe_timeout), end)
+
+
+def _can_adopt(slot: Slot, found: DiscoveredHost) -> bool:
+    """Whether the host is one that the machine does not know of, or of which it can be told by now whom it
+    serves: a bootstrap that was under way has ended, or somebody has looked and tagged it."""
+    if slot.state is MachineState.FAILED and reason(slot.last_error) == "binding-unknown":
+        return found.host.binding is not None and slot.host.ref == found.host.ref
+    return slot.state is MachineState.SPECULATIVE
 
 
 def _life(slot: Slot) -> tuple[Any, ...]:
