@@ -7,9 +7,11 @@ import pytest
 
 from bigfleet_base.model import MachineState
 from bigfleet_providerkit.backend import Host
-from bigfleet_providerkit.effects import Image, PutFloor
+from bigfleet_providerkit.effects import Image, PutFloor, PutMachine
 from bigfleet_providerkit.errors import InsufficientCapacity, Terminal
-from bigfleet_providerkit.store import SqliteStore, StoreError
+from bigfleet_providerkit.offerings import offering_shape
+from bigfleet_providerkit.records import Slot
+from bigfleet_providerkit.store import MAX_UNUSED_SHAPES, SqliteStore, StoreError
 from tests.support.rules import rule
 from tests.unit.providerkit.lab import SECOND, Lab, offering
 
@@ -195,4 +197,21 @@ def test_shapes_that_no_machine_has_are_swept(path: Path) -> None:
     lab.accept("create", lab.ids()[0])
     store.write(lab.written[-1:])
     assert [slot.state for slot in store.load().slots.values()] == [S.CREATING]
+    store.close()
+
+
+def test_prices_that_move_for_months_leave_nothing_behind(path: Path) -> None:
+    store = SqliteStore(path)
+    rounds, machines = 25, 1_000
+    slots = [Slot(f"m{n}", "o", offering_shape(offering()), S.SPECULATIVE) for n in range(machines)]
+    for price in range(1, rounds + 1):
+        for place, slot in enumerate(slots):
+            shape = offering_shape(offering(price_per_hour=price + place / machines))
+            slots[place] = slot.but(shape=shape, revision=price * machines + place)
+        store.write([PutMachine(slot) for slot in slots])
+    [kept] = store._db.execute("SELECT count(*) FROM shapes").fetchone()
+    assert kept <= MAX_UNUSED_SHAPES + 2 * machines < rounds * machines
+    assert {slot.id: slot.shape.price_per_hour for slot in slots} == {
+        slot.id: slot.shape.price_per_hour for slot in store.load().slots.values()
+    }
     store.close()

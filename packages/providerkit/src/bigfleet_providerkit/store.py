@@ -28,6 +28,8 @@ from bigfleet_providerkit.effects import (
 from bigfleet_providerkit.records import NO_HOST, NO_MARKS, Shape, Slot, entry, read_shape
 
 VERSION: Final = 1
+MAX_UNUSED_SHAPES: Final = 10_000
+"""Shapes beyond those in use that are kept until they are swept: with every price that moves one is left."""
 INCARNATION_BYTES: Final = 8
 _APPLICATION: Final = 0x42466C74
 """Marks the file as ours, so that no other database is taken for one."""
@@ -100,6 +102,7 @@ class SqliteStore:
         """Open or make the store. ``restored`` says that the file is a backup brought back (P-44)."""
         self._path = path
         self._shapes: dict[bytes, int] = {}
+        self._sweep_at = 0
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
         except sqlite3.Error as error:
@@ -126,6 +129,8 @@ class SqliteStore:
             return
         added: list[bytes] = []
         try:
+            if len(self._shapes) > self._sweep_at:
+                self._sweep()
             self._db.execute("BEGIN IMMEDIATE")
             self._apply(writes, added)
             self._db.execute("COMMIT")
@@ -192,12 +197,15 @@ class SqliteStore:
         image.floors.update(self._db.execute("SELECT shard, epoch FROM floors"))
         image.tombstones.update(self._db.execute("SELECT id, revision FROM tombstones ORDER BY revision"))
         image.fresh = not (image.slots or image.floors or image.tombstones)
-        # Prices move, so shapes come and go; those that no machine has any more are swept at the start.
-        unused = set(shapes) - {self._shapes[slot.shape.wire] for slot in image.slots.values()}
-        for number in unused:
-            self._db.execute("DELETE FROM shapes WHERE number = ?", (number,))
-            del self._shapes[shapes[number].wire]
+        self._sweep()
         return image
+
+    def _sweep(self) -> None:
+        """Forget the shapes that no machine has any more."""
+        unused = "DELETE FROM shapes WHERE number NOT IN (SELECT shape FROM machines) RETURNING number"
+        gone = {number for (number,) in self._db.execute(unused).fetchall()}
+        self._shapes = {wire: number for wire, number in self._shapes.items() if number not in gone}
+        self._sweep_at = len(self._shapes) + MAX_UNUSED_SHAPES
 
     def _apply(self, writes: Sequence[Write], added: list[bytes]) -> None:
         rows = _Rows()
