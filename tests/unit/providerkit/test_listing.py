@@ -8,6 +8,7 @@ import pytest
 
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState
+from bigfleet_providerkit.errors import InsufficientCapacity
 from bigfleet_providerkit.listing import Cursors, Walk
 from tests.support.rules import rule
 from tests.unit.providerkit.lab import SECOND, Lab, offering
@@ -248,6 +249,21 @@ def test_an_id_that_left_and_came_back_is_picked_once(monkeypatch: pytest.Monkey
     retired(lab, 4)
     assert sorted(ids(lab.list(S.SPECULATIVE, cap=4))) == lab.ids()
     retired(lab, 3)
+    assert sorted(ids(lab.list(S.SPECULATIVE, cap=4))) == lab.ids()
+
+
+@rule("provider.P-68")
+def test_a_slot_that_was_added_during_a_stock_out_is_picked_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bigfleet_providerkit.listing._SORTED_PICK", 1)
+    lab = Lab(offering(2), reconcile_interval=60 * SECOND)
+    lab.list(S.SPECULATIVE, cap=1)
+    [machine, _] = lab.ids()
+    lab.accept("create", machine)
+    lab.finish(machine, error=InsufficientCapacity(retry_after=90))
+    retired(lab, 4)
+    assert not lab.list(S.SPECULATIVE, cap=4).machines
+    lab.advance(300)
+    assert len(lab.list(S.SPECULATIVE).machines) == 4
     assert sorted(ids(lab.list(S.SPECULATIVE, cap=4))) == lab.ids()
 
 

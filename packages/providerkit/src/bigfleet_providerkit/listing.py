@@ -242,7 +242,8 @@ class Listing:
             self._leave(old)
         if new is not None:
             self._enter(new)
-        if old is None and new is not None:
+        # One that was withheld may have come while it was.
+        if new is not None and (old is None or old.withheld):
             self._order.append(machine_id)
             if len(self._order) > 2 * len(self._slots) + 1024:
                 self._order, self._ordered = list(self._slots), 0
