@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import gc
+import math
 import os
 import signal
 import sys
@@ -92,12 +93,15 @@ def _settings(backend: Backend, options: argparse.Namespace) -> Settings:
         raise UsageError("--provider is missing; name this deployment, for example aws-eu-west-1")
     if options.max_concurrent < 1:
         raise UsageError(f"--max-concurrent is {options.max_concurrent}; it must be at least 1")
-    if options.rate < 0:
-        raise UsageError(f"--rate is {options.rate}; it must not be negative")
+    if not 0 <= options.rate < math.inf:
+        raise UsageError(f"--rate is {options.rate}; it must be a number that is not negative")
     # Faults must show within a test's patience.
     standard = dict.fromkeys(Kind, 2 * NANOS) if options.fault_hooks else DEFAULT_TIMEOUTS
     interval, quarantine = _FAULT_TIMES if options.fault_hooks else _TIMES
     given = {kind: getattr(options, f"timeout_{kind.value}") for kind in Kind}
+    for kind, timeout in given.items():
+        if timeout == 0:
+            raise UsageError(f"--timeout-{kind.value} is 0, in which no {kind.value} ends; give it longer")
     return Settings(
         provider=name,
         version=backend.version,
@@ -133,6 +137,8 @@ def _serving(options: argparse.Namespace) -> Serving:
 def _give_offerings(backend: Backend, options: argparse.Namespace) -> None:
     if options.offerings and options.seed_count is not None:
         raise UsageError("--offerings and --seed-count exclude each other: the file is the whole quota")
+    if (options.seed_count or 0) < 0:
+        raise UsageError(f"--seed-count is {options.seed_count}; it must not be negative")
     if options.offerings:
         backend.standard_offerings = read_offerings(Path(options.offerings))
     else:
