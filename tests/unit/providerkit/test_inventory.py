@@ -505,6 +505,9 @@ def test_cleanup_gives_the_machine_back(kind: Kind, result: CleanupResult) -> No
     lab.finish(machine, result)
     if result is CleanupResult.CLEAN and kind is Kind.CREATE:
         assert lab.state(machine) is S.FAILED, "nobody knows which host is clean"
+        assert lab.only(machine).method == "delete"
+        lab.finish(machine)
+        assert lab.state(machine) is S.SPECULATIVE
         return
     record = lab.machine(machine)
     assert S(record.state) is (S.SPECULATIVE if result is CleanupResult.GONE else S.IDLE)

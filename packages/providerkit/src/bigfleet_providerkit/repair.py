@@ -103,6 +103,9 @@ class Repair:
             self._free(repair, slot)
         elif error is None and value is CleanupResult.CLEAN and slot.host:
             self._idle(repair, slot)
+        elif error is None and value is CleanupResult.CLEAN and self._settings.capabilities.delete:
+            # Of a create that failed nobody here knows which host is clean, so it cannot be used.
+            self._call(repair, "delete", partial(self._deleted, repair))
         else:
             self._give_up(repair, "unknown" if error is None else "error", str(error or value), now)
 
