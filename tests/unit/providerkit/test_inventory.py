@@ -688,6 +688,19 @@ def test_a_new_price_is_a_change_and_an_equal_one_is_not() -> None:
     assert len(delta.machines) == 1_200 and {machine.price_per_hour for machine in delta.machines} == {2.5}
 
 
+@rule("provider.P-65")
+def test_a_price_is_for_every_offering_of_its_name_and_for_no_other() -> None:
+    named = [offering(1, labels={"rack": rack}) for rack in ("a", "b")]
+    others = [offering(1, zone="z2"), offering(1, capacity_type=CapacityType.SPOT)]
+    host = DiscoveredHost("old-7", Host("serial-1", binding=UNBOUND), offering(1, labels={"rack": "gone"}))
+    lab = Lab(*named, *others, capabilities=ALL, hosts=[host])
+    for _ in range(2):
+        lab.step(Noticed(PriceUpdate("m1", "z1", CapacityType.ON_DEMAND, price_per_hour=3.5)))
+        lab.step()
+        assert sorted(machine.price_per_hour for machine in lab.list().machines) == [1.0, 1.0, 3.5, 3.5, 3.5]
+        lab.restart()
+
+
 @rule("provider.P-95")
 def test_a_price_stays_when_the_count_of_its_offering_changes() -> None:
     lab = Lab(offering(2), reconcile_interval=MINUTE)

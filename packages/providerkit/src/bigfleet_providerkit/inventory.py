@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from bigfleet_base.model import HostRef, MachineState
+from bigfleet_base.model import CapacityType, HostRef, MachineState
 from bigfleet_providerkit.backend import (
     Binding,
     DiscoveredHost,
@@ -71,6 +71,8 @@ class Inventory:
         self._declared: dict[str, Offer] = {}
         self._offers: dict[str, Offer] = {}
         """As declared, but for prices that have changed since."""
+        self._named: dict[tuple[str, str, CapacityType], dict[str, None]] = {}
+        """Keys of the offers that a price of this type, zone and capacity type is for."""
         self._members: dict[str, dict[str, None]] = {}
         self._unavailable: dict[str, int] = {}
         """When the offering's slots come back, by offer."""
@@ -81,7 +83,7 @@ class Inventory:
         for slot in state.slots.committed.values():
             self._members.setdefault(slot.offer, {})[slot.id] = None
             if slot.offer not in self._offers:
-                self._offers[slot.offer] = Offer(slot.offer, slot.shape, 0)
+                self._know(Offer(slot.offer, slot.shape, 0))
         self._guessed = set(self._offers)
         """Offers that have not been declared since the start. The store knows what each machine has become,
         not what the offering was, and what became of one says nothing of another."""
@@ -240,7 +242,7 @@ class Inventory:
         if offer is not None:
             self._guessed.discard(key)
         current = offer or replace(known or self._declared[key], count=0)
-        self._offers[key] = current
+        self._know(current)
         members = self._members.setdefault(key, {})
         slots = sorted((self._state.slots.committed[member] for member in members), key=_index)
         if known is None or known.shape is not current.shape or was_guessed:
@@ -331,7 +333,8 @@ class Inventory:
             if found.offering is not None:
                 shape = offering_shape(found.offering)
                 key = offer_key(shape)
-                self._offers.setdefault(key, Offer(key, shape, 0))
+                if key not in self._offers:
+                    self._know(Offer(key, shape, 0))
             elif key not in self._offers:
                 self._state.report(
                     Reconciled("error", f"host {found.host.ref} of machine {machine_id} has no offering")
@@ -425,11 +428,9 @@ class Inventory:
 
     def _price(self, update: PriceUpdate) -> None:
         try:
-            for key, offer in self._offers.items():
-                shape = offer.shape
-                named = (shape.instance_type, shape.zone, shape.capacity_type)
-                if named == (update.instance_type, update.zone, update.capacity_type):
-                    self._reprice(key, update)
+            named = (update.instance_type, update.zone, update.capacity_type)
+            for key in self._named.get(named, ()):
+                self._reprice(key, update)
         except (ShapeError, TypeError) as error:
             self._state.report(PriceRefreshed("error", f"{update}: {error}"))
         else:
@@ -462,6 +463,11 @@ class Inventory:
             self._state.change(slot, risk=risk, shape=shape)
 
     # ---- helpers
+
+    def _know(self, offer: Offer) -> None:
+        self._offers[offer.key] = offer
+        named = (offer.shape.instance_type, offer.shape.zone, offer.shape.capacity_type)
+        self._named.setdefault(named, {})[offer.key] = None
 
     def _window_over(self, offer: str, now: int) -> None:
         if self._unavailable.get(offer, now + 1) <= now:
