@@ -265,6 +265,11 @@ def test_more_machines_than_may_exist_cannot_exist_already() -> None:
         World(replace(INSTANT, preseed=[Preseed("m1", idle=5)]))
 
 
+def test_machines_of_no_offering_cannot_exist_already() -> None:
+    with pytest.raises(ValueError, match="m1/z7"):
+        World(replace(INSTANT, preseed=[Preseed("m1/z7", idle=1)]))
+
+
 # ---- spot
 
 
@@ -429,6 +434,7 @@ def test_every_knob_can_be_written_as_text() -> None:
         ("latency.create=lognormal(0,1s)", "above 0"),
         ("latency.create@=1s", "no such knob"),
         ("price.walk=nan", "not negative"),
+        ("price.interval=0", "above 0"),
         ("stage.create=maybe", "true or false"),
     ],
 )

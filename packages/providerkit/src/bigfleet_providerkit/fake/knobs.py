@@ -181,6 +181,13 @@ def _rate(text: str) -> float:
     return rate
 
 
+def _interval(text: str) -> int:
+    interval = duration(text)
+    if not interval:
+        raise ValueError("it must be above 0")
+    return interval
+
+
 def _positive(text: str) -> float:
     number = float(text)
     if not 0.0 <= number < math.inf:
@@ -195,7 +202,7 @@ _PLAIN: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = MappingProxyType
         "spot.hazard": ("spot_hazard", _positive),
         "spot.notice": ("spot_notice", duration),
         "price.walk": ("price_walk", _positive),
-        "price.interval": ("price_interval", duration),
+        "price.interval": ("price_interval", _interval),
         "rpc.latency": ("rpc_latency", read_latency),
         "rpc.error_rate": ("rpc_error_rate", _rate),
         "list.stale": ("list_stale", duration),

@@ -31,6 +31,7 @@ from bigfleet_providerkit.errors import BackendError, InsufficientCapacity, NotF
 from bigfleet_providerkit.fake.hosts import FakeHost, Step
 from bigfleet_providerkit.fake.knobs import CLASSES, Knobs, Latency
 from bigfleet_providerkit.offerings import check_offerings
+from bigfleet_providerkit.records import Shape
 from bigfleet_providerkit.work import NANOS
 
 _HOUR: Final = 3_600 * NANOS
@@ -73,9 +74,15 @@ class Substrate:
         """Take over the quota, once, and make the machines that are to exist already."""
         assert not self.offerings
         self.offerings = list(offerings)
-        for offer in check_offerings(offerings).values():
+        offers = check_offerings(offerings).values()
+        for seed in self.knobs.preseed:
+            if not any(_fits(seed.offering, *_named(offer.shape)) for offer in offers):
+                raise ValueError(
+                    f"machines of {seed.offering} exist already, but no offering is of that name"
+                )
+        for offer in offers:
             shape = offer.shape
-            named = (shape.instance_type, shape.zone, shape.capacity_type)
+            named = _named(shape)
             self._prices[named] = shape.price_per_hour
             self._probabilities[named] = shape.interruption_probability
             bindings = [
@@ -378,6 +385,10 @@ class Substrate:
             ),
             default=0,
         )
+
+
+def _named(shape: Shape) -> _Named:
+    return shape.instance_type, shape.zone, shape.capacity_type
 
 
 def _fits(selector: str, instance_type: str, zone: str, capacity_type: CapacityType) -> bool:
