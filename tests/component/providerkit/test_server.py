@@ -615,6 +615,13 @@ async def _http(port: int, path: str) -> tuple[int, str]:
     return int(answer.split()[1]), answer
 
 
+async def test_a_metrics_port_that_is_taken_refuses_the_start_in_one_line() -> None:
+    async with serving(Gate(), metrics_address="127.0.0.1:0") as (provider, _):
+        with pytest.raises(StartError, match="--metrics-addr"):
+            async with serving(Gate(), metrics_address=f"127.0.0.1:{provider.metrics_port}"):
+                pass
+
+
 async def test_probes_and_metrics_tell_what_happens() -> None:
     backend = Gate()
     async with serving(backend, metrics_address="127.0.0.1:0") as (provider, client):

@@ -135,7 +135,13 @@ class Provider:
     async def start(self) -> None:
         """Load, classify, describe, and only then open the port."""
         if self._serving.metrics_address:
-            self.metrics_port = await self._web.start(self._serving.metrics_address)
+            try:
+                self.metrics_port = await self._web.start(self._serving.metrics_address)
+            except OSError as error:
+                raise StartError(
+                    f"cannot serve probes and metrics: {error.strerror};"
+                    " give another --metrics-addr, or 0 for none"
+                ) from error
         self.core.start(time.monotonic_ns())
         driving = asyncio.get_running_loop().create_task(self._driver.run())
         self._tasks.append(driving)
