@@ -2,6 +2,8 @@
 
 import asyncio
 import datetime
+import io
+import json
 import socket
 import sqlite3
 import threading
@@ -19,6 +21,7 @@ from bigfleet_base.api.ext.v1alpha1 import providerinfo_pb2 as info_pb
 from bigfleet_base.api.ext.v1alpha1 import providerinfo_pb2_grpc as info_grpc
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState
+from bigfleet_base.telemetry import Logs
 from bigfleet_base.wire import TlsCredentials, TransportError, dial
 from bigfleet_providerkit import Backend, Host, HostStatus, MachineView, Offering, Operation
 from bigfleet_providerkit.offerings import seed_offerings
@@ -538,7 +541,9 @@ async def test_over_tls_a_caller_acts_for_its_own_shard_only(tmp_path: Path) -> 
     server = TlsCredentials(authority.issue().write(tmp_path / "server"), None)
     shard = TlsCredentials(authority.issue("bigfleet://shard/s1").write(tmp_path / "shard"), None)
     admin = TlsCredentials(authority.issue("bigfleet://admin").write(tmp_path / "admin"), None)
-    async with serve_in_process(Gate(), None, Serving(tls=server, shutdown_window=0.1)) as provider:
+    output = io.BytesIO()
+    serving_tls = Serving(tls=server, shutdown_window=0.1)
+    async with serve_in_process(Gate(), None, serving_tls, Logs(output)) as provider:
         address = provider.address.replace("127.0.0.1", "localhost")
         async with dial(address, shard) as channel, dial(address, admin) as other:
             client, stranger = stub(channel), stub(other)
@@ -554,6 +559,12 @@ async def test_over_tls_a_caller_acts_for_its_own_shard_only(tmp_path: Path) -> 
                 await refused(client.Create(pb.CreateRequest(machine_id=machine))) is Code.PERMISSION_DENIED
             )
             assert await refused(client.Create(create("not/valid"))) is Code.PERMISSION_DENIED
+            logged = [line for line in map(json.loads, output.getvalue().splitlines()) if "code" in line]
+            assert [(line["level"], line["machine"], line.get("shard_id")) for line in logged] == [
+                ("warn", machine, "s2"),
+                ("warn", machine, None),
+                ("warn", machine, "not/valid"),
+            ]
             assert await refused(stranger.Create(create("s1"))) is Code.PERMISSION_DENIED
             assert (await client.Get(pb.MachineRef(id=machine))).state == pb.MACHINE_STATE_SPECULATIVE
             # No mark was left by any of them.
@@ -613,6 +624,30 @@ async def _http(port: int, path: str) -> tuple[int, str]:
     answer = (await reader.read()).decode()
     writer.close()
     return int(answer.split()[1]), answer
+
+
+async def test_the_log_has_changes_at_info_reads_at_debug_and_errors_at_warn() -> None:
+    output = io.BytesIO()
+    logs = Logs(output, level="debug")
+    async with (
+        serve_in_process(Gate(), Settings(provider="test"), Serving(shutdown_window=0.2), logs) as provider,
+        dial(provider.address, None) as channel,
+    ):
+        client = stub(channel)
+        [machine] = await idle(client)
+        await client.Get(pb.MachineRef(id=machine))
+        await refused(client.Get(pb.MachineRef(id="ghost")))
+        await refused(client.Drain(pb.DrainRequest(machine_id=machine)))
+    seen = {
+        (line["level"], line["msg"], line.get("machine"))
+        for line in map(json.loads, output.getvalue().splitlines())
+    }
+    assert seen >= {
+        ("info", "transition accepted", machine),
+        ("debug", "read answered", machine),
+        ("warn", "read refused", "ghost"),
+        ("warn", "call refused", machine),
+    }
 
 
 async def test_a_metrics_port_that_is_taken_refuses_the_start_in_one_line() -> None:

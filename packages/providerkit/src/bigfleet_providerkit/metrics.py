@@ -62,6 +62,12 @@ class Telemetry:
         self._metrics.counter(series.RPCS, method, code).inc()
         self._metrics.histogram(series.RPC_DURATION, method).observe(seconds)
 
+    def read(self, method: str, machine: str, code: Code, message: str) -> None:
+        if code is Code.OK:
+            self._log.debug("read answered", method=method, **_ids(machine))
+        else:
+            self._log.warn("read refused", method=method, code=code.value, err=message, **_ids(machine))
+
     def substrate(self, method: str, outcome: str, seconds: float) -> None:
         self._metrics.counter(series.SUBSTRATE_CALLS, method, outcome).inc()
         self._metrics.histogram(series.SUBSTRATE_DURATION, method).observe(seconds)

@@ -12,6 +12,7 @@ from bigfleet_base.api.ext.v1alpha1 import providerinfo_pb2 as info_pb
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState
 from bigfleet_base.wire import IdentityRefusedError, Role, authorise_claim, peer_identity
+from bigfleet_providerkit import effects
 from bigfleet_providerkit.core import Core
 from bigfleet_providerkit.driver import Driver
 from bigfleet_providerkit.effects import Answer, Call, Code, Token
@@ -23,6 +24,7 @@ from bigfleet_providerkit.work import NANOS
 
 SERVICE: Final = "bigfleet.v1alpha1.CapacityProvider"
 INFO_SERVICE: Final = "bigfleet.ext.v1alpha1.ProviderInfo"
+_READS: Final = ("Get", "List", "Describe")
 _SLICE: Final = 4_000
 """Records of a List that are put together without letting others have a turn."""
 
@@ -92,6 +94,8 @@ class Service:
                 self._telemetry.panicked(error)
                 code, text = Code.INTERNAL, "the provider has a defect; see its log"
             self._telemetry.rpc(method, code.value, time.perf_counter() - started)
+            if method in _READS:
+                self._telemetry.read(method, getattr(message, "id", ""), code, text)
             if code is not Code.OK:
                 await context.abort(getattr(grpc.StatusCode, code.value), text)
             return answer
@@ -130,6 +134,11 @@ class Service:
             try:
                 authorise_claim(peer_identity(context), Role.SHARD, request.shard_id)
             except IdentityRefusedError as error:
+                # The core never hears of it, so nobody else would tell who tried what.
+                said = effects.Refused(
+                    kind, request.machine_id, request.shard_id, Code.PERMISSION_DENIED, str(error)
+                )
+                self._telemetry.report(said)
                 raise Refused(Code.PERMISSION_DENIED, str(error)) from None
         token = Token(request.shard_id, request.shard_epoch, request.sequence_number)
         call = Call(self._driver.next_number(), kind, request.machine_id, token, **more)
