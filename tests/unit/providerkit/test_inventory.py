@@ -32,6 +32,7 @@ from bigfleet_providerkit.offerings import (
 )
 from bigfleet_providerkit.records import Kind
 from bigfleet_providerkit.settings import Capabilities
+from bigfleet_providerkit.store import MemoryStore
 from tests.support.rules import rule
 from tests.unit.providerkit.lab import ALL, SECOND, Lab, offering
 
@@ -270,6 +271,19 @@ def test_on_a_lost_store_a_host_is_recovered_or_quarantined_but_never_idle_by_gu
         lab.finish(c, status)
     lab.finish(c, CleanupResult.GONE)
     assert lab.state(c) is S.SPECULATIVE
+
+
+def test_a_quarantined_host_stays_visible_as_long_as_every_failure() -> None:
+    lab = Lab(capabilities=ALL)
+    lab.now = 1_000 * SECOND
+    machine = lab.ids()[0]
+    lab.store = MemoryStore()
+    lab.hosts = [found(machine, None)]
+    lab.restart()
+    lab.advance(59)
+    assert lab.state(machine) is S.FAILED and not lab.pending(machine)
+    lab.advance(1)
+    assert lab.only(machine).method == "inspect"
 
 
 @rule("provider.P-124", "provider.P-06")

@@ -220,7 +220,7 @@ class Inventory:
             # Whatever has changed since the substrate was asked knows better than its answer.
             slot = known.get(found.machine_id)
             if slot is None or (_can_adopt(slot, found) and slot.revision <= head):
-                self._backlog.append((partial(self._adopt, found), found.machine_id))
+                self._backlog.append((partial(self._adopt, found, now), found.machine_id))
         self._described = True
         self._watch()
         self._plan_next(now)
@@ -323,7 +323,7 @@ class Inventory:
         if slot is not None and slot.withheld and slot.offer not in self._unavailable:
             self._state.change(slot, withheld=False)
 
-    def _adopt(self, found: DiscoveredHost, machine_id: str) -> None:
+    def _adopt(self, found: DiscoveredHost, now: int, machine_id: str) -> None:
         """Recover a host that the store does not know (P-124): bound, idle, or else quarantined."""
         slot = self._state.slots.get(machine_id)
         if slot is not None and not _can_adopt(slot, found):
@@ -366,7 +366,7 @@ class Inventory:
         adopted = replace(slot, **values, **self.refined_shape(slot, found.host))
         kept = self._insert(adopted)
         if kept.state is MachineState.FAILED:
-            self._state.later(partial(self.on_failed, kept, 0))
+            self._state.later(partial(self.on_failed, kept, now))
 
     def _insert(self, slot: Slot) -> Slot:
         kept = self._state.insert(slot)
