@@ -326,6 +326,21 @@ def test_whatever_a_backend_says_when_it_raises_the_machine_fails_in_one_readabl
     assert not [report for report in lab.reports if isinstance(report, Panicked)], "a defect of ours"
 
 
+@rule("provider.P-86")
+def test_trouble_of_a_configure_that_went_well_in_the_end_is_not_told_of_its_node() -> None:
+    lab = Lab(capabilities=PROBE)
+    machine = lab.idle()
+    lab.accept("configure", machine, blob=b"hunter2hunter2")
+    lab.finish(machine, error=Retryable("cannot copy hunter2hunter2 yet"))
+    lab.advance(2)
+    lab.finish(machine)
+    while lab.state(machine) is S.CONFIGURING:
+        for invoke in lab.pending(machine):
+            lab.end(invoke, False)
+        lab.advance(2)
+    assert lab.machine(machine).last_error == "configure:readiness: the node was not Ready within 300 s"
+
+
 class Throttled(Retryable):
     """As authors derive one, who have nothing to say of the time."""
 

@@ -194,7 +194,8 @@ class Transitions:
             self._finish(run, slot, now)
 
     def _configured(self, run: _Transition) -> None:
-        run.blob = b""
+        # What went wrong until now is over, and without the blob nobody could keep it out of last_error.
+        run.blob, run.trouble = b"", ""
         self._submit(run, "node_ready")
 
     def _created(self, run: _Transition, slot: Slot, value: Any, now: int) -> None:
