@@ -25,6 +25,15 @@ class Echo(Service):
         return listed.SerializeToString()
 
 
+class Frugal(Service):
+    """A page has a third of what it might have."""
+
+    async def _list(self, request: pb.ListFilter, context: Context) -> bytes:
+        if request.max_results and not request.states:
+            request.max_results = max(1, request.max_results // 3)
+        return await super()._list(request, context)
+
+
 class Forgetful(Service):
     """Neither tombstones nor ``full``, although ProviderInfo says so."""
 
@@ -74,6 +83,14 @@ async def test_a_cursor_that_skips_what_a_cap_cut_off_is_lenient_at_best() -> No
         lenient = await result(address, "B907", compat=True)
     assert strict.status is Status.FAILED and "cut off by the cap" in strict.reason
     assert lenient.status is Status.PASSED and "cut off by the cap" in lenient.lenient
+
+
+@rule("conformance.X901", "conformance.B907")
+async def test_pages_may_be_smaller_than_their_cap() -> None:
+    async with served(service=Frugal, seeds=64) as address:
+        for behaviour_id in ("X901", "B907"):
+            found = await result(address, behaviour_id)
+            assert found.status is Status.PASSED, found.reason
 
 
 async def test_only_who_promises_tombstones_owes_them() -> None:
