@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState as S
 from bigfleet_providerkit.backend import Interruption
 from bigfleet_providerkit.conformance import run
+from bigfleet_providerkit.conformance.areas import failure
 from bigfleet_providerkit.conformance.options import KINDS
 from bigfleet_providerkit.conformance.outcome import Status
 from bigfleet_providerkit.conformance.report import Report
 from bigfleet_providerkit.fake import FakeBackend
 from bigfleet_providerkit.faults import with_fault_hooks
+from bigfleet_providerkit.server import Context, Service
 from tests.component.conformance.localprocs import HOOK, agents, localproc_command
 from tests.component.conformance.world import FAKE, certified, inventory, served
 from tests.support.rules import rule
@@ -54,6 +57,23 @@ async def test_a_provider_that_looks_and_repairs_too_late_is_found_out() -> None
         report = await certified(address, profiles=("fault",), select=("X702", "X703"), recovery=0.5)
     assert "still CONFIGURED after 0.5 s, and its host is gone" in report.result("X702").reason
     assert report.result("X703").status is Status.FAILED
+
+
+class Watchful(Service):
+    """It knows that a host is gone before anybody can ask."""
+
+    async def _get(self, request: pb.MachineRef, context: Context) -> bytes:
+        machine = pb.Machine.FromString(await super()._get(request, context))
+        if machine.cluster == failure.HOST_LOSS and machine.state == pb.MACHINE_STATE_CONFIGURED:
+            machine.state, machine.last_error = pb.MACHINE_STATE_FAILED, "host:host-lost: gone"
+        return machine.SerializeToString()
+
+
+@rule("conformance.X702")
+async def test_a_lost_host_may_be_noticed_before_its_machine_was_seen_configured() -> None:
+    async with served(with_fault_hooks(FakeBackend()), service=Watchful) as address:
+        report = await certified(address, profiles=("fault",), select=("X702",), recovery=0.5)
+    assert report.result("X702").status is Status.PASSED, report.result("X702").reason
 
 
 async def _no_notice() -> AsyncIterator[Interruption]:
