@@ -148,8 +148,10 @@ class Trial:
 
     def timeout(self, kind: str) -> float:
         """The provider's own timeout of a kind of transition, in seconds."""
-        said = self.can.info.timeout_seconds.get(kind) if self.can.info else None
-        return said or self.options.transition_timeout
+        if self.can.info and (said := self.can.info.timeout_seconds.get(kind)):
+            return said
+        # Fault hooks make timeouts short; without them nothing is known but how long is waited at most.
+        return self.options.transition_timeout if self.target.hooks else self.options.settle[kind]
 
     # Shards
 
