@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from bigfleet_providerkit.conformance.areas import durability
 from bigfleet_providerkit.conformance.managed import Managed
 from bigfleet_providerkit.process import Serving
 from tests.component.conformance.world import FAKE, inventory, served
+from tests.support.eventually import eventually
+from tests.support.rules import rule
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +57,20 @@ async def test_a_port_is_free_again_when_its_provider_was_stopped() -> None:
         finally:
             await provider.stop()
     assert addresses[0] == addresses[1]
+
+
+@rule("conformance.X1005")
+async def test_a_provider_whose_files_cannot_be_written_can_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once(managed: Managed, address: str) -> None:
+        """It serves nothing, and nobody asks it for anything."""
+
+    monkeypatch.setattr(Managed, "_serving", at_once)
+    # Were its output such a file, the line about a store that fails would fail the call that it is about.
+    provider = Managed("sh -c 'while :; do echo alive; sleep 0.02; done'", 3, (), None)
+    try:
+        await provider.boot()
+        with durability._unwritable(provider):
+            said = len(provider.output())
+            await eventually(lambda: len(provider.output()) > said)
+    finally:
+        await provider.stop()

@@ -22,6 +22,7 @@ from bigfleet_providerkit.conformance.connection import Connection, Tls, Unreach
 BOOT_S: Final = 20.0
 _STOP_S: Final = 15.0
 _SHOWN_LINES: Final = 15
+_READ_BYTES: Final = 1 << 16
 _HOST: Final = "127.0.0.1"
 _PORTS: Final = range(20_000, 30_000)
 """Below those that systems hand out by themselves, to clients and to servers that ask for any."""
@@ -37,21 +38,28 @@ class Managed:
         self.folder = Path(tempfile.mkdtemp(prefix="bigfleet-conformance-"))
         self.state = self.folder / "state.db"
         self._log = self.folder / "output.log"
+        # It writes into a pipe and the suite into the log: so a provider whose files can no longer be written
+        # (X1005) can still say so.
+        self._pipe = self.folder / "output"
+        os.mkfifo(self._pipe)
+        # Open for writing, too, or it would be at its end whenever nobody else has it open.
+        self._said = os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK)
         self._process: subprocess.Popen[bytes] | None = None
         self._claim: socket.socket | None = None
 
     async def boot(self) -> str:
         """Start it and return its address once it serves; UnreachableError with its last words if not."""
         self._let_go()
+        asyncio.get_running_loop().add_reader(self._said, self._listen)
         self._claim = _claim_port()
         address = f"{_HOST}:{self._claim.getsockname()[1]}"
         values = {"{addr}": address, "{state}": str(self.state), "{seed_count}": str(self._seed_count)}
         try:
-            with self._log.open("ab") as log:
+            with self._pipe.open("wb") as output:
                 self._process = subprocess.Popen(  # noqa: ASYNC220, S603  # short, and the user's own command
                     [_filled(word, values) for word in self._words],
                     stdin=subprocess.DEVNULL,
-                    stdout=log,
+                    stdout=output,
                     stderr=subprocess.STDOUT,
                     # Of its own, so that a signal reaches what a wrapper has started and not us.
                     start_new_session=True,
@@ -96,11 +104,24 @@ class Managed:
         finally:
             self.kill()
             self._let_go()
+            if self._said >= 0:
+                asyncio.get_running_loop().remove_reader(self._said)
+                os.close(self._said)
+                self._said = -1
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def output(self) -> str:
         """Everything it has written so far."""
+        self._listen()
         return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def _listen(self) -> None:
+        """Put what it has written since into the log."""
+        with contextlib.suppress(BlockingIOError):
+            while self._said >= 0:
+                said = os.read(self._said, _READ_BYTES)
+                with self._log.open("ab") as log:
+                    log.write(said)
 
     def _signal(self, number: int) -> None:
         assert self._process is not None
