@@ -29,7 +29,7 @@ class Frugal(Service):
     """A page has a third of what it might have."""
 
     async def _list(self, request: pb.ListFilter, context: Context) -> bytes:
-        if request.max_results and not request.states:
+        if request.max_results > 0 and not request.states:
             request.max_results = max(1, request.max_results // 3)
         return await super()._list(request, context)
 
