@@ -1,5 +1,6 @@
 """Providers that hide failures, forget them, or never get over them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -141,3 +142,25 @@ def last_error_repeats_the_blob(kit: Kit) -> None:
         return said(kind, reason, text) + secret.decode(errors="replace")[:512]
 
     kit.put(transitions_module, "last_error", last_error)
+
+
+@wrong(breaks="P-86", caught_by="X705")
+def last_error_is_endless(kit: Kit) -> None:
+    """last_error is all that the substrate has ever said."""
+    errors_say(kit, lambda said: said + " and so on" * 200)
+
+
+@wrong(breaks="P-86", caught_by="X702 X705")
+def last_error_is_prose(kit: Kit) -> None:
+    """last_error does not begin with what failed, and how."""
+    errors_say(kit, lambda said: f"Sorry: {said}")
+
+
+def errors_say(kit: Kit, change: Callable[[str], str]) -> None:
+    """Tell what has failed in other words."""
+
+    def reworded(machine: pb.Machine) -> None:
+        if machine.last_error:
+            machine.last_error = change(machine.last_error)
+
+    kit.records(reworded)

@@ -8,6 +8,8 @@ import secrets
 import time
 from typing import Final
 
+from grpc import StatusCode as Code
+
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState as S
 from bigfleet_providerkit.conformance import expect
@@ -28,6 +30,12 @@ MARGIN_S: Final = 3.0
 _STAY_S: Final = 0.3
 _LATE_S: Final = 2.0
 """Long enough after the timeout for the success that comes 1 s too late."""
+_ERROR_SHAPED: Final = re.compile(
+    "(create|configure|drain|delete|host)"
+    ":(timeout|substrate|capacity|readiness|interrupted|host-lost|binding-unknown):"
+)
+_LONGEST_ERROR: Final = 1_024
+"""Bytes (provider.P-86)."""
 _TIMEOUT_SHAPED: Final = re.compile(r"time[ds]?[ -]?out|deadline", re.IGNORECASE)
 
 
@@ -67,7 +75,14 @@ async def a_late_success_changes_nothing(t: Trial) -> None:
 async def failed_is_no_start(t: Trial) -> None:
     machine_id = await configured_to_fail(t)
     said = (await t.get(machine_id)).last_error
-    expect.rejected(await t.provider.configure(machine_id, OTHER_CLUSTER))
+    for reply in (
+        await t.provider.configure(machine_id, OTHER_CLUSTER),
+        await t.provider.configure(machine_id, ERROR),
+        await t.provider.create(machine_id),
+        await t.provider.drain(machine_id),
+        await t.provider.delete(machine_id),
+    ):
+        expect.rejected(reply)
     _same_error(await t.holds(machine_id, S.FAILED), said)
 
 
@@ -117,7 +132,12 @@ async def the_hooks_are_the_providers_own(t: Trial) -> None:
     for fault in ("error", "hang"):
         machine_id = await t.take_faulty(fault)
         expect.ok(await t.provider.create(machine_id))
+        if fault == "hang":
+            await _is_busy(t, machine_id, "configure", "drain", "delete")
         await failed(t, machine_id, t.timeout("create") + MARGIN_S)
+    machine_id = await t.idle()
+    expect.ok(await t.provider.configure(machine_id, TIMEOUT))
+    await _is_busy(t, machine_id, "create", "drain", "delete")
     machine_id = await t.idle()
     asked = time.monotonic()
     await t.configure(machine_id, "fault-ready-after-1s")
@@ -199,6 +219,12 @@ async def secrets_stay_secret(t: Trial) -> None:
             expect.ok(await t.provider.drain(machine_id))
         machine = await t.at_rest(machine_id, t.timeout("configure") + MARGIN_S)
         said = machine.last_error
+        if state_of(machine) is S.FAILED:
+            expect.that(
+                _ERROR_SHAPED.match(said) and len(said.encode()) <= _LONGEST_ERROR,
+                f"last_error of machine {machine_id} has {len(said.encode())} bytes and begins {said[:60]!r},"
+                f" expected KIND:CLASS: and at most {_LONGEST_ERROR} bytes",
+            )
         expect.that(
             not any(text in said for text in shown),
             f"last_error of machine {machine_id} has the token of the bootstrap blob or the metadata in it",
@@ -262,6 +288,13 @@ async def one_host_each(t: Trial) -> None:
     refs = [(machine.host.provider, machine.host.ref) for machine in machines]
     twice = sorted({ref for ref in refs if refs.count(ref) > 1})
     expect.that(not twice, f"host {'/'.join(twice[0]) if twice else ''} is the host of two machines")
+
+
+async def _is_busy(t: Trial, machine_id: str, *kinds: str) -> None:
+    """No other call starts from a transition that is under way."""
+    for kind in kinds:
+        absent = (Code.UNIMPLEMENTED,) if kind == "delete" and not t.can.delete else ()
+        expect.code(await getattr(t.provider, kind)(machine_id), Code.ABORTED, *absent)
 
 
 def _has_error(machine: pb.Machine) -> None:
