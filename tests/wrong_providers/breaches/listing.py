@@ -217,6 +217,55 @@ def a_large_fleet_has_no_cursor(kit: Kit) -> None:
         return said.SerializeToString()
 
 
+@wrong(breaks="P-62", caught_by="X901")
+def a_negative_cap_leaves_nothing(kit: Kit) -> None:
+    """List with a negative max_results is empty."""
+
+    @kit.lists
+    def cut(request: pb.ListFilter, found: pb.MachineList) -> None:
+        if request.max_results < 0:
+            del found.machines[:]
+
+
+@wrong(breaks="P-60", caught_by="B901")
+def a_state_named_twice_is_listed_twice(kit: Kit) -> None:
+    """A List by states is one List after the other."""
+
+    @kit.lists
+    def repeat(request: pb.ListFilter, found: pb.MachineList) -> None:
+        if len(set(request.states)) < len(request.states):
+            found.machines.extend(list(found.machines))
+
+
+@wrong(breaks="5", caught_by="X904")
+def unknown_states_are_no_filter(kit: Kit) -> None:
+    """List of machines without a state is a List of all."""
+
+    def change(request: pb.ListFilter) -> None:
+        named = [state for state in request.states if state]
+        request.ClearField("states")
+        request.states.extend(named)
+
+    asked(kit, change)
+
+
+@wrong(breaks="P-66", caught_by="B909")
+def a_truncated_cursor_is_a_cursor(kit: Kit) -> None:
+    """A cursor without its last byte is taken for the cursor."""
+    whole: dict[bytes, bytes] = {}
+
+    @kit.around(Cursors, "write")
+    def write(original: Any, cursors: Any, *args: Any) -> bytes:
+        cursor: bytes = original(cursors, *args)
+        whole[cursor[:-1]] = cursor
+        return cursor
+
+    @kit.around(Cursors, "read")
+    def read(original: Any, cursors: Any, cursor: bytes) -> Place | None:
+        place: Place | None = original(cursors, whole.get(cursor, cursor))
+        return place
+
+
 def asked(kit: Kit, change: Any) -> None:
     """Answer another List than was asked for."""
 

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+from grpc import StatusCode as Code
+
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState as S
 from bigfleet_providerkit.conformance import expect
@@ -31,6 +33,7 @@ async def states_partition_the_inventory(t: Trial) -> None:
     distinct((await t.list_machines()).machines)
     for state in STATES:
         await in_states(t, state)
+    await in_states(t, S.SPECULATIVE, S.SPECULATIVE)
     stable = (S.SPECULATIVE, S.IDLE, S.CONFIGURED)
     before = [await in_states(t, state) for state in stable]
     union = await in_states(t, *stable)
@@ -135,6 +138,11 @@ async def cursors_are_taken_whole(t: Trial) -> None:
         (cursor + b"\x00\xff", "its cursor and two bytes"),
     ):
         complete(everything, await t.list_machines(since=mangled), f"List since {said}")
+    truncated = distinct((await t.list_machines(since=cursor[:-1])).machines)
+    strangers = truncated - everything
+    expect.that(not strangers, f"List since a truncated cursor has {some(strangers)}, not in List")
+    if missing := everything - truncated:
+        t.lenient(f"List since a truncated cursor is without {some(missing)}, expected everything")
     flipped = cursor[:-1] + bytes((cursor[-1] ^ 0xFF,))
     strangers = distinct((await t.list_machines(since=flipped)).machines) - everything
     expect.that(not strangers, f"List since a cursor with a flipped byte has {some(strangers)}, not in List")
@@ -152,10 +160,11 @@ async def caps_lose_nothing(t: Trial) -> None:
         f"three List(SPECULATIVE, max_results=1) in a row gave {len(distinct_picks)} different machines of"
         f" {len(free)}, expected 3",
     )
+    everything = distinct((await t.list_machines()).machines)
+    complete(everything, await t.list_machines(max_results=-1), "List(max_results=-1)")
     if not t.can.cursor:
         t.note(f"without paging: {t.can.evidence['cursor']}")
         return
-    everything = distinct((await t.list_machines()).machines)
     cap = max(1, len(everything) // 8)
     # A cap is a ceiling: how much less a page may have is the provider's choice (provider.P-62).
     seen, _ = await paged(t, b"", cap, len(everything) + 8)
@@ -221,11 +230,14 @@ async def a_delta_by_state_is_no_delta(t: Trial) -> None:
     machine_id = await t.idle()
     cursor = (await t.list_machines()).revision
     await t.configure(machine_id)
-    listed = await t.list_machines(S.IDLE, since=cursor)
-    said = "List(IDLE) since a cursor"
-    _only(listed, said, S.IDLE)
-    if listed.HasField("full"):
-        is_full(listed, said, full=False)
+    reply = await t.provider.list(S.IDLE, since=cursor)
+    expect.code(reply, Code.OK, Code.INVALID_ARGUMENT)
+    if reply.answer is not None:
+        said = "List(IDLE) since a cursor"
+        _only(reply.answer, said, S.IDLE)
+        if reply.answer.HasField("full"):
+            is_full(reply.answer, said, full=False)
+    expect.code(await t.provider.list(S.UNSPECIFIED), Code.INVALID_ARGUMENT)
 
 
 @check("X905")
