@@ -147,3 +147,25 @@ def the_host_outlives_delete(kit: Kit) -> None:
             machine.host.CopyFrom(hosts[machine.id])
 
     kit.records(change)
+
+
+@wrong(breaks="P-06", caught_by="B803")
+def healthy_machines_have_errors(kit: Kit) -> None:
+    """last_error of a bound machine tells that all is well."""
+
+    def change(machine: pb.Machine) -> None:
+        if machine.state == pb.MACHINE_STATE_CONFIGURED:
+            machine.last_error = "none"
+
+    kit.records(change)
+
+
+@wrong(breaks="7", caught_by="B806 B1101")
+def capacity_types_are_its_own(kit: Kit) -> None:
+    """On-demand machines have a capacity type that nobody else knows."""
+
+    def change(machine: pb.Machine) -> None:
+        if machine.capacity_type == pb.CAPACITY_TYPE_ON_DEMAND:
+            machine.capacity_type = 9  # type: ignore[assignment]  # no number of the enum
+
+    kit.records(change)

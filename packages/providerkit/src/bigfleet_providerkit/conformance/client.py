@@ -79,7 +79,12 @@ class Client:
         return await self._mutate("Delete", pb.DeleteRequest(machine_id=machine_id), token)
 
     async def get(self, machine_id: str) -> Reply[pb.Machine]:
-        return await self._call(f"Get({machine_id})", "Get", pb.MachineRef(id=machine_id), machine_id)
+        reply: Reply[pb.Machine] = await self._call(
+            f"Get({machine_id})", "Get", pb.MachineRef(id=machine_id), machine_id
+        )
+        if reply.answer is not None:
+            _is_of(machine_id, reply.answer, reply.call)
+        return reply
 
     async def list(
         self, *states: MachineState, max_results: int = 0, since: bytes = b""
@@ -107,6 +112,9 @@ class Client:
         reply: Ack = await self._call(
             f"{method}({machine_id}{more}{said})", method, request, machine_id, token
         )
+        # The reference puts up with acknowledgements that show no machine at all.
+        if reply.answer is not None and reply.answer.HasField("machine"):
+            _is_of(machine_id, reply.answer.machine, reply.call)
         return reply
 
     async def _call(
@@ -131,6 +139,11 @@ def state_of(machine: pb.Machine) -> MachineState:
         return MachineState(machine.state)
     except ValueError:
         raise CheckFailed(f"machine {machine.id} has state {machine.state}, which does not exist") from None
+
+
+def _is_of(machine_id: str, machine: pb.Machine, call: str) -> None:
+    if machine.id != machine_id:
+        raise CheckFailed(f"{call} answered with the record of machine {machine.id!r}")
 
 
 def ids(machines: Iterable[pb.Machine]) -> list[str]:

@@ -96,6 +96,11 @@ class Trial:
         expect.ok(await self.provider.drain(machine_id, grace))
         return await self.settle(machine_id, MachineState.IDLE)
 
+    async def delete(self, machine_id: str) -> pb.Machine:
+        """Delete an Idle machine and wait for it."""
+        expect.ok(await self.provider.delete(machine_id))
+        return await self.settle(machine_id, MachineState.SPECULATIVE)
+
     async def put_away_others(self) -> None:
         """Return what earlier checks have left, Failed machines once they are repaired."""
         slots = self.target.slots
@@ -123,6 +128,9 @@ class Trial:
     async def trace(self, machine_id: str, ack: pb.TransitionAck, until: MachineState) -> list[pb.Machine]:
         """Everything seen of a machine from an ack to its target, looked at as often as possible."""
         seen = [ack.machine] if ack.HasField("machine") else []
+        # Under way or over, and not as it was before (provider.P-13).
+        for machine in seen:
+            expect.in_state(machine, *sorted(expect.TRANSITIONAL), until)
         limit = self.options.settle[self.provider.last_kind[machine_id]]
         try:
             async with asyncio.timeout(limit):

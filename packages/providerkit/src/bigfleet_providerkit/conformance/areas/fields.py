@@ -33,6 +33,7 @@ NOTICED: Final = 0.5
 """The least that a notice makes of a probability; an imminent kill makes 0.99 (provider.P-96)."""
 _MONTHLY: Final = (0.025, 0.075, 0.125, 0.175, 0.225, 0.25, 0.3)
 """What a month's report of interruptions says, by its ranges; none of them is an hour's."""
+_CAPACITY_TYPES: Final = frozenset(map(int, CapacityType))
 _FREE: Final = (CapacityType.BARE_METAL, CapacityType.RESERVED)
 
 
@@ -222,16 +223,26 @@ def located(machine: pb.Machine) -> None:
     """A record says where its machine is and how it is paid for."""
     where = f"machine {machine.id} at {state_of(machine).name}"
     expect.that(machine.capacity_type, f"{where} has capacity_type UNSPECIFIED")
+    expect.that(
+        int(machine.capacity_type) in _CAPACITY_TYPES,
+        f"{where} has capacity_type {machine.capacity_type}, which does not exist",
+    )
     expect.that(machine.zone, f"{where} has no zone")
 
 
 def placed(machine: pb.Machine) -> None:
-    """Host and cluster of a machine at rest are there exactly when its state has them."""
+    """Host, binding and last_error of a machine at rest are there exactly when its state has them."""
     state = state_of(machine)
     host(machine, present=state in HOSTED)
     expect.that(
         bool(machine.cluster) == (state is S.CONFIGURED),
         f"machine {machine.id} at {state.name} has cluster {machine.cluster!r}",
+    )
+    if state is not S.CONFIGURED:
+        expect.unbound(machine)
+    expect.that(
+        not machine.last_error,
+        f"machine {machine.id} at {state.name} has last_error {machine.last_error!r}",
     )
 
 
