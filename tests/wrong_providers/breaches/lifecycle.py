@@ -81,6 +81,28 @@ def a_bound_machine_shows_no_host(kit: Kit) -> None:
     kit.records(change)
 
 
+@wrong(breaks="P-03", caught_by="B107")
+def hosts_come_before_their_machine(kit: Kit) -> None:
+    """A machine that is being created shows a host already."""
+
+    def change(machine: pb.Machine) -> None:
+        if machine.state == pb.MACHINE_STATE_CREATING:
+            machine.host.provider = machine.host.ref = "soon"
+
+    kit.records(change)
+
+
+@wrong(breaks="P-03", caught_by="B107")
+def hosts_are_hidden_in_between(kit: Kit) -> None:
+    """The host is left out while a machine is being bound or drained."""
+
+    def change(machine: pb.Machine) -> None:
+        if machine.state in (pb.MACHINE_STATE_CONFIGURING, pb.MACHINE_STATE_DRAINING):
+            machine.ClearField("host")
+
+    kit.records(change)
+
+
 def shown_as(kit: Kit, state: S, other: S) -> None:
     """Records of machines in one state say that they are in another."""
 

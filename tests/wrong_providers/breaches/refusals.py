@@ -148,6 +148,80 @@ def a_large_blob_is_refused_too_late(kit: Kit) -> None:
         return accepted
 
 
+@wrong(breaks="5", caught_by="X101 X105")
+def names_may_be_anything(kit: Kit) -> None:
+    """Clusters and shards are called what their owners like."""
+    kit.put(calls_module, "is_valid_id", lambda name: True)
+
+
+@wrong(breaks="3.1", caught_by="X101")
+def arguments_are_looked_at_after_the_token(kit: Kit) -> None:
+    """A Configure without a proper cluster uses up its token."""
+
+    @kit.around(Calls, "_check_shape")
+    def check_shape(original: Any, calls: Any, call: Call) -> None:
+        try:
+            original(calls, call)
+        except Refusal:
+            if call.kind is Kind.CONFIGURE and call.machine_id:
+                calls._fence(call)
+            raise
+
+
+@wrong(breaks="P-46", caught_by="X102")
+def a_conflict_is_one_when_it_is_settled(kit: Kit) -> None:
+    """Configure for another cluster is acknowledged while the machine is still CONFIGURING."""
+
+    @kit.around(Calls, "_replayed")
+    def replayed(original: Any, calls: Any, call: Call, slot: Slot) -> str | None:
+        if call.kind is Kind.CONFIGURE and slot.state is S.CONFIGURING:
+            return slot.operations[call.kind.place]
+        operation_id: str | None = original(calls, call, slot)
+        return operation_id
+
+
+@wrong(breaks="P-46", caught_by="X102")
+def blobs_are_compared(kit: Kit) -> None:
+    """Configure that is repeated with a new join token is a conflict."""
+    blobs: dict[str, bytes] = {}
+
+    @kit.around(Calls, "_accept")
+    def accept(original: Any, calls: Any, call: Call, slot: Slot, now: int) -> Any:
+        blobs[slot.id] = call.blob
+        return original(calls, call, slot, now)
+
+    @kit.around(Calls, "_replayed")
+    def replayed(original: Any, calls: Any, call: Call, slot: Slot) -> str | None:
+        operation_id: str | None = original(calls, call, slot)
+        if call.kind is Kind.CONFIGURE and operation_id and blobs.get(slot.id, call.blob) != call.blob:
+            raise Refusal(Code.ALREADY_EXISTS, "another bootstrap_blob")
+        return operation_id
+
+
+@wrong(breaks="P-84", caught_by="B705")
+def drain_of_a_failed_machine_is_acknowledged(kit: Kit) -> None:
+    """Drain of a FAILED machine answers OK and does nothing."""
+    answers_ok(kit, Kind.DRAIN, S.FAILED)
+
+
+@wrong(breaks="P-84", caught_by="B705")
+def a_failed_configure_is_repeated(kit: Kit) -> None:
+    """Configure of a FAILED machine is answered with the operation that has failed."""
+    answers_ok(kit, Kind.CONFIGURE, S.FAILED)
+
+
+@wrong(breaks="P-50", caught_by="X701")
+def delete_during_configure_is_acknowledged(kit: Kit) -> None:
+    """Delete of a CONFIGURING machine answers OK and does nothing."""
+    answers_ok(kit, Kind.DELETE, S.CONFIGURING)
+
+
+@wrong(breaks="P-50", caught_by="X701")
+def configure_during_create_is_acknowledged(kit: Kit) -> None:
+    """Configure of a CREATING machine answers OK and does nothing."""
+    answers_ok(kit, Kind.CONFIGURE, S.CREATING)
+
+
 def answers_ok(kit: Kit, kind: Kind, where: S) -> None:
     """This call in this state is answered with its recorded operation, or with one made up."""
 

@@ -9,11 +9,14 @@ from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
 from bigfleet_base.model import MachineState as S
 from bigfleet_base.wire.provider_calls import Token
 from bigfleet_providerkit.conformance import expect
+from bigfleet_providerkit.conformance.areas.matrix import same
 from bigfleet_providerkit.conformance.checks import check
 from bigfleet_providerkit.conformance.client import CLUSTER, OTHER_CLUSTER, Ack, state_of
 from bigfleet_providerkit.conformance.trial import Trial
 
 _STAY_S = 0.3
+_NO_NAMES = ("a blank", "a/slash", "ü", "x" * 254)
+"""What no cluster and no shard may be called (wire.md §1.2)."""
 _SUSPICIOUS = 8
 _ROUNDS = 2 * _SUSPICIOUS
 _LEGAL = {
@@ -85,10 +88,14 @@ async def cluster_follows_the_binding(t: Trial) -> None:
 async def host_comes_with_create_and_stays(t: Trial) -> None:
     machine_id = await t.speculative()
     host(await t.get(machine_id), present=False)
-    expect.ok(await t.provider.create(machine_id))
-    host(await t.settle(machine_id, S.IDLE), present=True)
-    host(await t.configure(machine_id), present=True)
-    host(await t.drain(machine_id), present=True)
+    *creating, idle = await t.trace(machine_id, expect.ok(await t.provider.create(machine_id)), S.IDLE)
+    if any(machine.HasField("host") for machine in creating if state_of(machine) is S.CREATING):
+        t.lenient(f"machine {machine_id} has a host while it is CREATING")
+    host(idle, present=True)
+    seen = await t.trace(machine_id, expect.ok(await t.provider.configure(machine_id)), S.CONFIGURED)
+    seen += await t.trace(machine_id, expect.ok(await t.provider.drain(machine_id)), S.IDLE)
+    for machine in seen:
+        host(machine, present=True)
 
 
 @check("B108")
@@ -109,16 +116,28 @@ async def delete_shows_only_deleting(t: Trial) -> None:
 @check("X101")
 async def an_empty_cluster_is_invalid(t: Trial) -> None:
     machine_id = await t.idle()
-    expect.code(await t.provider.configure(machine_id, cluster=""), Code.INVALID_ARGUMENT)
+    token = t.shard().token(5, 5)
+    for cluster in ("", *_NO_NAMES):
+        reply = await t.provider.configure(machine_id, cluster, token=token)
+        expect.code(reply, Code.INVALID_ARGUMENT)
     expect.unbound(await t.holds(machine_id, S.IDLE))
+    # Arguments are looked at before the token, which none of these has used up (provider.md §3.1).
+    expect.ok(await t.provider.configure(machine_id, token=token))
+    await t.settle(machine_id, S.CONFIGURED)
 
 
 @check("X102")
 async def a_binding_is_not_overwritten(t: Trial) -> None:
     metadata = {"owner": "first"}
-    machine_id = await t.configured(metadata=metadata)
+    machine_id = await t.idle()
+    operation_id = expect.operation(await t.provider.configure(machine_id, CLUSTER, metadata, b"one"))
+    # Whether it is under way still or not makes no difference.
+    expect.code(await t.provider.configure(machine_id, OTHER_CLUSTER, metadata), Code.ALREADY_EXISTS)
+    await t.settle(machine_id, S.CONFIGURED)
     expect.code(await t.provider.configure(machine_id, OTHER_CLUSTER, metadata), Code.ALREADY_EXISTS)
     expect.code(await t.provider.configure(machine_id, CLUSTER, {"owner": "second"}), Code.ALREADY_EXISTS)
+    # Blobs are not compared: a repeated call may bring a new join token.
+    same(operation_id, await t.provider.configure(machine_id, CLUSTER, metadata, b"another"))
     machine = await t.holds(machine_id, S.CONFIGURED)
     expect.bound(machine, CLUSTER)
     expect.metadata(machine, metadata)
@@ -152,6 +171,9 @@ async def numbers_need_a_shard(t: Trial) -> None:
     machine_id = await t.speculative()
     for epoch, sequence in ((1, 1), (1, 0), (0, 1)):
         reply = await t.provider.create(machine_id, Token("", epoch, sequence))
+        expect.code(reply, Code.INVALID_ARGUMENT)
+    for shard_id in _NO_NAMES:
+        reply = await t.provider.create(machine_id, Token(shard_id, 1, 1))
         expect.code(reply, Code.INVALID_ARGUMENT)
     await t.holds(machine_id, S.SPECULATIVE)
 
