@@ -111,6 +111,75 @@ def acks_wait_for_the_substrate(kit: Kit) -> None:
         return answer
 
 
+@wrong(breaks="P-13", caught_by="B105 B107")
+def acks_of_create_and_drain_show_where_they_began(kit: Kit) -> None:
+    """Only the snapshot in an acknowledgement of Configure shows what the call has done."""
+    before = {
+        pb.MACHINE_STATE_CREATING: pb.MACHINE_STATE_SPECULATIVE,
+        pb.MACHINE_STATE_DRAINING: pb.MACHINE_STATE_CONFIGURED,
+    }
+
+    def change(machine: pb.Machine) -> None:
+        machine.state = before.get(machine.state, machine.state)
+
+    kit.acknowledged(change)
+
+
+@wrong(breaks="P-13", caught_by="B206")
+def acks_show_another_machine(kit: Kit) -> None:
+    """The snapshot in an acknowledgement has an id of its own."""
+
+    def change(machine: pb.Machine) -> None:
+        machine.id = f"host-of-{machine.id}"
+
+    kit.acknowledged(change)
+
+
+@wrong(breaks="P-42", caught_by="B214")
+def every_life_begins_with_the_same_operation(kit: Kit) -> None:
+    """The operation id of a Create is made of its machine."""
+    numbers = count(1)
+    minted(
+        kit,
+        lambda call: f"{call.machine_id}-{'create' if call.kind is Kind.CREATE else next(numbers)}",
+    )
+
+
+@wrong(breaks="P-40", caught_by="B206")
+def a_repeated_delete_is_refused(kit: Kit) -> None:
+    """Delete of a machine that it has deleted is answered as if it had not."""
+
+    @kit.around(Calls, "_replayed")
+    def replayed(original: Any, calls: Any, call: Call, slot: Slot) -> str | None:
+        gone = call.kind is Kind.DELETE and slot.state is S.SPECULATIVE
+        return None if gone else original(calls, call, slot)
+
+
+@wrong(breaks="P-45", caught_by="B214")
+def only_the_last_operation_is_known(kit: Kit) -> None:
+    """Create of an Idle machine is repeated until it has been drained for the first time."""
+
+    @kit.around(Calls, "_replayed")
+    def replayed(original: Any, calls: Any, call: Call, slot: Slot) -> str | None:
+        forgotten = call.kind is Kind.CREATE and slot.operations[Kind.DRAIN.place]
+        return None if forgotten else original(calls, call, slot)
+
+
+@wrong(breaks="P-45", caught_by="B203")
+def operations_outlive_their_machine(kit: Kit) -> None:
+    """Drain of a new machine is answered with the Drain of the one that had its id before."""
+    drains: dict[str, str] = {}
+
+    @kit.around(Calls, "_replayed")
+    def replayed(original: Any, calls: Any, call: Call, slot: Slot) -> str | None:
+        operation_id: str | None = original(calls, call, slot)
+        if call.kind is Kind.DRAIN and operation_id:
+            drains[slot.id] = operation_id
+        return operation_id or (
+            drains.get(slot.id) if slot.state is S.IDLE and call.kind is Kind.DRAIN else None
+        )
+
+
 def minted(kit: Kit, mint: Callable[[Call], str]) -> None:
     """Give operations other ids."""
 

@@ -39,6 +39,15 @@ async def drain_on_idle(t: Trial) -> None:
     # Now a Drain is on record, and a repeated one may be answered with it.
     expect.not_fenced(await t.provider.drain(machine_id, grace=5))
     await t.holds(machine_id, S.IDLE)
+    if t.can.delete:
+        await t.delete(machine_id)
+        expect.ok(await t.provider.create(machine_id))
+        await t.settle(machine_id, S.IDLE)
+        reply = await t.provider.drain(machine_id, grace=5)
+        expect.not_fenced(reply)
+        if reply.code is Code.OK:
+            t.lenient("Drain of an Idle machine that was drained in an earlier life answered OK")
+        await t.holds(machine_id, S.IDLE)
 
 
 @check("B204")
@@ -74,6 +83,11 @@ async def repeats_return_the_operation(t: Trial) -> None:
     await t.settle(machine_id, S.CONFIGURED)
     same(configured, await t.provider.configure(machine_id))
     expect.that(created != configured, f"Create and Configure have one operation id, {created}")
+    if t.can.delete:
+        await t.drain(machine_id)
+        deleted = expect.operation(await t.provider.delete(machine_id))
+        await t.settle(machine_id, S.SPECULATIVE)
+        same(deleted, await t.provider.delete(machine_id))
 
 
 @check("B207")
@@ -164,6 +178,15 @@ async def every_transition_has_its_own_operation(t: Trial) -> None:
         await t.settle(machine_id, S.IDLE)
     expect.that(len(set(found)) == 5, f"five transitions have {len(set(found))} operation ids: {found}")
     same(found[-1], await t.provider.drain(machine_id))
+    # Shards probe the fence with it, at any time of a life (provider.P-45).
+    same(found[0], await t.provider.create(machine_id))
+    if t.can.delete:
+        await t.delete(machine_id)
+        again = expect.operation(await t.provider.create(machine_id))
+        expect.that(
+            again not in found, f"machine {machine_id} was deleted, and its next life has {again} again"
+        )
+        await t.settle(machine_id, S.IDLE)
 
 
 @check("B215")
