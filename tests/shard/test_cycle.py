@@ -362,3 +362,15 @@ def test_machines_of_absurd_prices_are_served_and_counted_like_others() -> None:
     lab.run_until(lambda: len(lab.ids(S.CONFIGURED)) == 2)
 
     assert lab.gauge(series.INVENTORY_HOURLY_COST, "Idle", "OnDemand") == math.inf
+
+
+@pytest.mark.parametrize(
+    ("dollars", "label"), [(1e300, "pinned"), (1.7e308, "pinned"), (8_388_607.5, "8388608")]
+)
+def test_machines_of_absurd_penalties_are_counted_like_others(dollars: float, label: str) -> None:
+    held = machines(1, S.CONFIGURED, assigned_priority=7, assigned_interruption_penalty=dollars)
+    lab = Lab(held)
+    lab.operator("c1", need("c1", 1))
+    lab.run(20)
+
+    assert lab.gauge(series.INVENTORY_MACHINES, "Configured", "OnDemand", label) == 1

@@ -176,7 +176,10 @@ def test_every_penalty_round_trips(bucket: int) -> None:
     assert notes.assigned_reclamation_penalty == bound_dollars(27 - bucket)
 
 
-@pytest.mark.parametrize("text", ["", "nan", "NaN", "1_000", " 5", "5 ", "0x10", "five", "1e", "٣"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "nan", "NaN", "1_000", " 5", "5 ", "0x10", "five", "1e", "٣", "-1", "-1e-9", "-inf", "-1e999"],
+)
 def test_a_malformed_value_is_skipped_and_reported_and_the_others_apply(text: str) -> None:
     notes = decode_notes(
         {

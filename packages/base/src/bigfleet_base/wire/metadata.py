@@ -93,10 +93,11 @@ def _read_int32(text: str) -> int:
 
 
 def _read_dollars(text: str) -> float:
-    # Narrower than float(): no underscores, blanks or NaN, which would poison every comparison.
-    if not _FLOAT.fullmatch(text):
+    # Narrower than float(): no underscores, blanks or NaN, which would poison every comparison. And nobody
+    # earns by an interruption.
+    if not _FLOAT.fullmatch(text) or (dollars := float(text)) < 0:
         raise ValueError(text)
-    return float(text)
+    return dollars
 
 
 def _format_dollars(value: float) -> str:

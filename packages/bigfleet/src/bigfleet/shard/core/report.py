@@ -260,12 +260,14 @@ def _dollars(nano_dollars: int) -> float:
 
 
 def _penalty_label(dollars: float) -> str:
+    # Another shard's notes may say any number; only those on the ladder are counted in nano-dollars.
     return _LABELS.get(dollars) or bucket_label(
-        PINNED if dollars == math.inf else bucket_for(round(dollars * 1e9))
+        PINNED if dollars > _HIGHEST_BOUND else bucket_for(round(dollars * 1e9))
     )
 
 
 _LABELS: Final = {bound_dollars(bucket): bucket_label(bucket) for bucket in range(ZERO, PINNED + 1)}
+_HIGHEST_BOUND: Final = bound_dollars(PINNED - 1)
 
 
 def _age_bucket(row: Shortfall) -> str:
