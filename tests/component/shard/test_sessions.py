@@ -12,7 +12,7 @@ import pytest
 from bigfleet.shard.core.events import BootstrapAnswered, Event
 from bigfleet.shard.core.settings import CREDIT
 from bigfleet.shard.shell import sessions
-from bigfleet_base.model import MachineState
+from bigfleet_base.model import MachineState, Need, Profile, ResourceVector
 from bigfleet_base.model.frames import (
     BootstrapRequest,
     Frame,
@@ -246,6 +246,20 @@ async def test_ids_without_end_are_neither_recorded_nor_kept(tmp_path: Path) -> 
         assert dropped == ["instruction_id", "request_id", "machine_id", "node_name"]
         assert all(line["level"] == "warn" for line in world.logged("operator message handling"))
     assert sum(path.stat().st_size for path in record.iterdir()) < 1 << 20
+
+
+@rule("shard.R8", "ruling.R20")
+async def test_the_largest_demand_that_is_taken_is_recorded_like_any_other(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    async with running(tmp_path, record_dir=record, record_max_bytes=1 << 24) as world:
+        operator = await world.operator().connect()
+        most = ResourceVector(cpu=1000 * (2**63 - 1))
+        await operator.roll_up(
+            *(Need("c1", Profile(priority=n), most, ResourceVector(cpu=1000)) for n in range(3))
+        )
+        demanded = 'bigfleet_shard_demand_units{priority_class="other"}'
+        await eventually(lambda: world.metric(demanded) > 2**64)
+        assert world.metric("bigfleet_shard_recording_errors_total") == 0
 
 
 @rule("shard.S10")

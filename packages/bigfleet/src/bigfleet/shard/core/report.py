@@ -106,7 +106,10 @@ class Reporter:
             series.DEMAND_MACHINES, {(bucket_label(b),): n for b, n in sorted(tally.rows.items()) if n}
         )
         self._ctx.show(series.NEEDS_ROWS, {("plain",): tally.plain, ("same",): tally.same})
-        self._ctx.show(series.DEMAND_UNITS, {(name,): n for name, n in sorted(tally.machines.items()) if n})
+        # As floats: demand may imply more machines than a recording has room for in a number.
+        self._ctx.show(
+            series.DEMAND_UNITS, {(name,): float(n) for name, n in sorted(tally.machines.items()) if n}
+        )
         self._line(result, phases_ns)
 
     def timer(self) -> None:
