@@ -52,7 +52,9 @@ def test_fields_of_a_later_contract_are_passed_over() -> None:
         b"\xca\x3e\x02hi",
         b"\xcd\x3e",
     )
-    data = varint + message([idle(1)]) + fixed64 + text + message([idle(2)]) + fixed32 + bytes(4)
+    group = b"\xc3\x3e" + varint + b"\x0b" + text + message([idle(9)]) + b"\x0c" + b"\xc4\x3e"
+    data = varint + message([idle(1)]) + fixed64 + text + group + message([idle(2)]) + fixed32 + bytes(4)
+    assert [each.id for each in pb.MachineList.FromString(data).machines] == ["m-1", "m-2"]
     assert [pb.Machine.FromString(raw).id for raw in cut(data)[1]] == ["m-1", "m-2"]
 
 
@@ -77,7 +79,9 @@ def test_whatever_arrives_is_frames_or_an_error(noise: bytes, at: int) -> None:
         (b"\x0a\xff", "cut off in a number"),
         (b"\xc9\x3e\x00", "cut off: its last field ends at byte 10 of 3"),
         (b"\xff" * 11, "an endless number"),
-        (b"\x0b", "wire type 3"),
+        (b"\x0b", "cut off in a group"),
+        (b"\x0b\x14", "the end of a group that has not begun"),
+        (b"\x0c", "wire type 4"),
         (bytes(64), "tag 0 before byte 1"),
         (b"\x8a\x80\x80\x80\x80\x80\x01\x00", "tag 4398046511114 before byte 7"),
     ],
@@ -89,6 +93,10 @@ def test_a_message_that_is_none_is_refused_with_the_place(data: bytes, complaint
 
 def test_the_scan_gives_way_after_every_slice_of_fields() -> None:
     assert cut(b"\x0a\x00" * (3 * FIELDS_PER_SLICE))[2] == 3
+
+
+def test_the_scan_gives_way_inside_a_large_group() -> None:
+    assert cut(b"\x0b" + b"\x08\x00" * (3 * FIELDS_PER_SLICE) + b"\x0c")[2] == 3
 
 
 def test_a_list_of_more_entries_than_its_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 VARINT: Final = 0
 LENGTH: Final = 2
+GROUP: Final = 3
 
 
 class MalformedMessageError(ValueError):
@@ -68,7 +69,7 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
             _, at = read_varint(data, at)
         elif wire_type in _FIXED:
             at += _FIXED[wire_type]
-        elif wire_type == _GROUP:
+        elif wire_type == GROUP:
             if len(groups) == _DEEPEST:
                 raise MalformedMessageError(f"groups in groups in groups at byte {first}")
             groups.append(key + 1)
@@ -87,7 +88,6 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
 _LEAST_TAG: Final = tag(1, VARINT)
 _LONGEST_32: Final = 5
 """Bytes of a number of 32 bits; tags and lengths have no more."""
-_GROUP: Final = 3
 _GROUP_END: Final = 4
 _DEEPEST: Final = 100
 """Groups in one another; protobuf goes no deeper."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
+from bigfleet_base.wire.fields import GROUP, MalformedMessageError, fields
 
 MAX_ENTRIES: Final = 2_000_000
 """Machines and removed ids in one List; beyond it a List of empty entries would fill the memory."""
@@ -52,6 +53,8 @@ def scan_list(data: bytes) -> Generator[None, None, ListFrames]:
                 at = start + (low & 0x7F | high << 7)
                 add_start(start)
                 add_end(at)
+            elif data[at] & 7 == GROUP:
+                at = yield from _skip_group(data, at)
             else:
                 at = _read_field(data, at, frames)
             before_yield -= 1
@@ -93,6 +96,24 @@ def _read_field(data: bytes, at: int, frames: ListFrames) -> int:
     elif tag == _REMOVED_ID:
         frames.removed_ids.append(data[at:end].decode(errors="replace"))
     return end
+
+
+def _skip_group(data: bytes, at: int) -> Generator[None, None, int]:
+    """Where a group ends: nothing of ours has one, so it is a field of somebody else's, and ignored."""
+    pieces = fields(data, at, len(data))
+    before_yield = FIELDS_PER_SLICE
+    try:
+        while True:
+            # There is always one more before a group has ended, or an error.
+            key, _, end = next(pieces)
+            if key:
+                return end
+            before_yield -= 1
+            if not before_yield:
+                before_yield = FIELDS_PER_SLICE
+                yield
+    except MalformedMessageError as error:
+        raise ListFramesError(f"the List is no protobuf message: {error}") from None
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
