@@ -162,3 +162,14 @@ async def test_a_roll_up_of_one_long_row_is_applied_and_its_session_stays_up(
         assert row.profile == profile
         await operator.roll_up(need())
         await operator.received(RollupAck, 2)
+
+
+async def test_a_roll_up_counts_although_its_sender_says_no_more(tmp_path: Path) -> None:
+    rows = [need(priority=number) for number in range(5_000)]
+    async with running(tmp_path) as world:
+        operator = await world.operator().connect()
+        sent = await operator.roll_up(*rows)
+        await operator.half_close()
+        assert await operator.status() == ("OK", "")
+        assert operator.of_kind(RollupAck) == [RollupAck(sent)]
+        assert len(demand(world)) == len(rows)

@@ -202,6 +202,7 @@ class Sessions:
                 case RawRollup():
                     session.newest = frame
                     session.has_rollup.set()
+                    session.all_read.clear()
                 case BootstrapAnswer():
                     # The first answer counts; one more while its blob waits for its call is nobody's (B2).
                     if frame.error or self._providers.keep_blob(frame.request_id, frame.blob):
@@ -221,6 +222,8 @@ class Sessions:
                     self._log.debug(
                         "operator message handling", cluster=session.cluster, err="unknown payload"
                     )
+        # A peer that has said all it had to say may wait for its answer.
+        await session.all_read.wait()
         # A lost connection looks like an orderly end at first; gRPC tells which it is a moment later, by
         # cancelling the stream.
         await asyncio.sleep(MOMENT_S)
@@ -235,6 +238,8 @@ class Sessions:
 
     async def _ingest(self, session: "_Session") -> None:
         while True:
+            if session.newest is None:
+                session.all_read.set()
             await session.has_rollup.wait()
             session.has_rollup.clear()
             raw, session.newest = session.newest, None
@@ -321,6 +326,8 @@ class _Session:
         self.has_outgoing = asyncio.Event()
         self.newest: RawRollup | None = None
         self.has_rollup = asyncio.Event()
+        self.all_read = asyncio.Event()
+        """No roll-up waits or is being read."""
         self.told = 0
 
     def end(self, status: Refused) -> None:
