@@ -85,6 +85,12 @@ def test_a_description_is_read_field_by_field_and_a_cap_of_zero_is_none() -> Non
     assert calls.decode_description(b"").max_blob_bytes is None
 
 
+def test_a_negative_cap_is_none_and_refuses_nothing() -> None:
+    message = info_pb.DescribeResponse(max_metadata_keys=-1, max_metadata_bytes=-1, max_blob_bytes=-(2**63))
+    said = calls.decode_description(message.SerializeToString())
+    assert (said.max_metadata_keys, said.max_metadata_bytes, said.max_blob_bytes) == (None, None, None)
+
+
 @pytest.mark.parametrize("decode", [calls.decode_ack, calls.decode_description])
 def test_an_answer_that_is_no_message_is_said_to_be_none(decode: Any) -> None:
     with pytest.raises(calls.UndecodableAnswerError, match="the answer is no"):

@@ -122,7 +122,12 @@ def decode_description(answer: bytes) -> Description:
         cursor=info.cursor,
         tombstones=info.tombstones,
         epoch_floor=info.epoch_floor,
-        max_metadata_keys=info.max_metadata_keys or None,
-        max_metadata_bytes=info.max_metadata_bytes or None,
-        max_blob_bytes=info.max_blob_bytes or None,
+        max_metadata_keys=_cap(info.max_metadata_keys),
+        max_metadata_bytes=_cap(info.max_metadata_bytes),
+        max_blob_bytes=_cap(info.max_blob_bytes),
     )
+
+
+def _cap(said: int) -> int | None:
+    """Nothing at all fits below a negative cap, so it can only mean that there is none."""
+    return said if said > 0 else None
