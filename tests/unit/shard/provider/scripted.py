@@ -39,6 +39,8 @@ class ScriptedProvider:
     scripts: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     calls: list[tuple[str, Any]] = field(default_factory=list)
     address: str = ""
+    says: str = "scripted"
+    """What the text of a status begins with."""
 
     def answer(self, rpc: str, *behaviours: bytes | grpc.StatusCode | Behaviour) -> None:
         self.scripts[rpc] = list(behaviours)
@@ -57,7 +59,7 @@ class ScriptedProvider:
         if asyncio.iscoroutine(behaviour):
             behaviour = await behaviour
         if isinstance(behaviour, grpc.StatusCode):
-            await context.abort(behaviour, f"scripted {behaviour.name}")
+            await context.abort(behaviour, f"{self.says} {behaviour.name}")
         assert isinstance(behaviour, bytes)
         return behaviour
 

@@ -144,6 +144,16 @@ async def test_a_fenced_call_is_final_typed_and_counted(provider: ScriptedProvid
     assert shard.value('bigfleet_shard_provider_fenced_total{provider="p"}') == 1
 
 
+@rule("shard.F3", "shard.F4")
+async def test_a_status_is_heard_however_much_is_said_with_it(
+    provider: ScriptedProvider, shard: Bench
+) -> None:
+    provider.says = "trace " * 20_000
+    provider.answer("Drain", StatusCode.FAILED_PRECONDITION)
+    failed = await failure(shard.client.drain("m-1", 0, {}))
+    assert failed.kind is FailureKind.FENCED and len(provider.sent("Drain")) == 1
+
+
 @rule("shard.F6")
 async def test_the_floor_is_raised_by_a_drain_of_a_machine_that_nobody_has(
     provider: ScriptedProvider, shard: Bench

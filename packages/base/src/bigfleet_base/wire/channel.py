@@ -31,6 +31,10 @@ _MAX_WAIT_FOR_ACCEPT_S = 300
 # idle stretch end the connection, so the limit stands a second below.
 _MIN_CLIENT_PING_MS = 9_000
 
+# The text of a status is metadata, of which gRPC takes 8 KiB, or 16 if one is lucky: a peer that sends a
+# stack trace along would be heard to say RESOURCE_EXHAUSTED, whatever its status is.
+_MAX_STATUS_BYTES = 1 << 20
+
 # Left alone, the pause before a channel's next attempt grows to two minutes, and a peer that has come back
 # would be called much later than the callers' own retries allow.
 _MAX_RECONNECT_PAUSE_MS = 10_000
@@ -76,6 +80,8 @@ def channel_options(
         # By default a stream that sends nothing itself is pinged twice and then never again.
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_reconnect_backoff_ms", _MAX_RECONNECT_PAUSE_MS),
+        ("grpc.max_metadata_size", _MAX_STATUS_BYTES),
+        ("grpc.absolute_max_metadata_size", _MAX_STATUS_BYTES),
         # One channel, one connection: by default channels to the same address share one and its backoff.
         ("grpc.use_local_subchannel_pool", 1),
     ]
