@@ -30,6 +30,8 @@ REQUESTS: dict[str, Any] = {
     "List": pb.ListFilter,
 }
 Behaviour = Callable[[Any], bytes | grpc.StatusCode | Awaitable[bytes | grpc.StatusCode]]
+SILENT = None
+"""OK, without a message."""
 
 
 @dataclass
@@ -42,13 +44,13 @@ class ScriptedProvider:
     says: str = "scripted"
     """What the text of a status begins with."""
 
-    def answer(self, rpc: str, *behaviours: bytes | grpc.StatusCode | Behaviour) -> None:
+    def answer(self, rpc: str, *behaviours: bytes | grpc.StatusCode | Behaviour | None) -> None:
         self.scripts[rpc] = list(behaviours)
 
     def sent(self, rpc: str) -> list[Any]:
         return [request for name, request in self.calls if name == rpc]
 
-    async def serve(self, rpc: str, request: Any, context: Any) -> bytes:
+    async def serve(self, rpc: str, request: Any, context: Any) -> bytes | None:
         self.calls.append((rpc, request))
         script = self.scripts[rpc]
         behaviour: Any = grpc.StatusCode.UNIMPLEMENTED
@@ -60,7 +62,7 @@ class ScriptedProvider:
             behaviour = await behaviour
         if isinstance(behaviour, grpc.StatusCode):
             await context.abort(behaviour, f"{self.says} {behaviour.name}")
-        assert isinstance(behaviour, bytes)
+        assert isinstance(behaviour, bytes | None)
         return behaviour
 
 
@@ -69,10 +71,13 @@ async def scripted_provider(port: int = 0) -> AsyncIterator[ScriptedProvider]:
     provider = ScriptedProvider()
 
     def handler(rpc: str, request: Any) -> Any:
-        async def serve(message: Any, context: Any) -> bytes:
-            return await provider.serve(rpc, message, context)
+        async def serve(message: Any, context: Any) -> AsyncIterator[bytes]:
+            answer = await provider.serve(rpc, message, context)
+            if answer is not SILENT:
+                yield answer
 
-        return grpc.unary_unary_rpc_method_handler(serve, request_deserializer=request.FromString)
+        # Over the wire a unary call is a stream of one message, which a bad peer may leave out.
+        return grpc.unary_stream_rpc_method_handler(serve, request_deserializer=request.FromString)
 
     server, bound = listen(f"127.0.0.1:{port}", None, receive_bytes=PROVIDER_RECEIVE_BYTES)
     calls = {rpc: handler(rpc, request) for rpc, request in REQUESTS.items()}

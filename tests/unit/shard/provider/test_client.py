@@ -21,7 +21,14 @@ from bigfleet_base.model import CapacityType, MachineState
 from tests.support.eventually import eventually
 from tests.support.rules import rule
 from tests.unit.base.wire.provider_records import ASSIGNMENT, idle, message, record
-from tests.unit.shard.provider.scripted import Bench, ScriptedProvider, ack, bench, scripted_provider
+from tests.unit.shard.provider.scripted import (
+    SILENT,
+    Bench,
+    ScriptedProvider,
+    ack,
+    bench,
+    scripted_provider,
+)
 
 CREATING = pb.Machine(id="m-1", state=pb.MACHINE_STATE_CREATING)
 CONFIGURING = record(1, state=pb.MACHINE_STATE_CONFIGURING)
@@ -196,6 +203,20 @@ async def test_an_ack_that_is_not_about_this_machine_and_cluster_is_refused_and_
     assert shard.value(f'bigfleet_shard_machines_rejected_total{{reason="{reason}"}}') == 1
     assert shard.value('bigfleet_shard_provider_rejected_total{provider="p"}') == 1
     assert len(shard.log("provider machine rejected at ingest")) == 1
+
+
+@rule("shard.X4", "shard.Q3")
+async def test_an_ok_without_a_message_is_a_bad_answer(provider: ScriptedProvider, shard: Bench) -> None:
+    for rpc in ("Create", "Get", "List", "Drain", "Describe"):
+        provider.answer(rpc, SILENT)
+    client = shard.client
+    for call in (client.create("m-1", {}), client.get("m-1")):
+        failed = await failure(call)
+        assert failed.kind is FailureKind.BAD_ANSWER and "no message" in failed.details
+    assert shard.value('bigfleet_shard_machines_rejected_total{reason="undecodable"}') == 2
+    assert (await failure(shard.news())).kind is FailureKind.BAD_ANSWER
+    await client.raise_floor()
+    assert (await client.describe()).delete is None
 
 
 async def test_an_ack_whose_record_is_failed_is_the_providers_word(

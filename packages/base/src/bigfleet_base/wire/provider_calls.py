@@ -1,6 +1,7 @@
 """The calls of a shard to a provider, and their answers, as bytes.
 
-Records in answers stay bytes: ``RecordDecoder`` and ``scan_list`` take them apart.
+Records in answers stay bytes: ``RecordDecoder`` and ``scan_list`` take them apart. An answer is None when it
+is OK and has no message, which gRPC lets pass.
 """
 
 from collections.abc import Mapping
@@ -101,18 +102,25 @@ def encode_describe() -> bytes:
     return info_pb.DescribeRequest().SerializeToString()
 
 
-def decode_ack(answer: bytes) -> tuple[str, bytes | None]:
+def message_in(answer: bytes | None) -> bytes:
+    """The message of an answer. None is no empty one: an empty List says that all machines are gone."""
+    if answer is None:
+        raise UndecodableAnswerError("the answer is OK and has no message")
+    return answer
+
+
+def decode_ack(answer: bytes | None) -> tuple[str, bytes | None]:
     """The operation's id and the record that came with it, if one did."""
     try:
-        ack = pb.TransitionAck.FromString(answer)
+        ack = pb.TransitionAck.FromString(message_in(answer))
     except DecodeError:
         raise UndecodableAnswerError("the answer is no TransitionAck message") from None
     return ack.operation_id, ack.machine.SerializeToString() if ack.HasField("machine") else None
 
 
-def decode_description(answer: bytes) -> Description:
+def decode_description(answer: bytes | None) -> Description:
     try:
-        info = info_pb.DescribeResponse.FromString(answer)
+        info = info_pb.DescribeResponse.FromString(message_in(answer))
     except DecodeError:
         raise UndecodableAnswerError("the answer is no DescribeResponse message") from None
     return Description(

@@ -206,7 +206,9 @@ class ProviderClient:
         asks has not used what the last one said."""
         try:
             answer = await self._call("Get", lambda _: calls.encode_get(machine_id), self._call_budget)
-            return self._validated("Get", machine_id, answer)
+            return self._validated("Get", machine_id, calls.message_in(answer))
+        except calls.UndecodableAnswerError as error:
+            raise self._rejected("Get", Rejected(machine_id, UNDECODABLE, "", str(error))) from None
         finally:
             self._ledger.forget_record(machine_id)
 
@@ -258,7 +260,11 @@ class ProviderClient:
             started = self._now()
             return calls.encode_list(run.since, run.max_results)
 
-        return await self._call("List", request, budget), started
+        answer = await self._call("List", request, budget)
+        try:
+            return calls.message_in(answer), started
+        except calls.UndecodableAnswerError as error:
+            raise _bad_answer("List", str(error)) from None
 
     async def _pass_on(
         self, reading: Generator[ListSlice | None, None, Ending], merge: Merge, report: RecordReport
@@ -312,7 +318,7 @@ class ProviderClient:
         budget: int,
         *,
         mutation: bool = False,
-    ) -> bytes:
+    ) -> bytes | None:
         """Attempts until an answer, a final status, or the end of the budget. ``request`` is given a fresh
         sequence number for each attempt that is a mutation."""
         attempts = Attempts(self._now(), budget)
@@ -341,11 +347,11 @@ class ProviderClient:
                 raise failure
             await asyncio.sleep(pause / SECOND)
 
-    async def _attempt(self, rpc: str, request: bytes, attempts: Attempts, permit: Permit) -> bytes:
+    async def _attempt(self, rpc: str, request: bytes, attempts: Attempts, permit: Permit) -> bytes | None:
         begun = self._now()
         # Answers stay bytes: gRPC would decode a List in one go, and an answer that is no message would look
         # like a failed call.
-        method: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.current().unary_unary(
+        method: aio.UnaryUnaryMultiCallable[bytes, bytes | None] = self._channel.current().unary_unary(
             (calls.INFO_SERVICE if rpc == "Describe" else calls.PROVIDER_SERVICE) + rpc
         )
         code = ""
@@ -378,7 +384,7 @@ class ProviderClient:
             else:
                 self._log.warn("provider does not answer; mutations are held back", rpc=rpc, code=code)
 
-    def _acknowledged(self, rpc: str, machine_id: str, answer: bytes, cluster_id: str) -> Ack:
+    def _acknowledged(self, rpc: str, machine_id: str, answer: bytes | None, cluster_id: str) -> Ack:
         try:
             operation_id, raw = calls.decode_ack(answer)
         except calls.UndecodableAnswerError as error:
