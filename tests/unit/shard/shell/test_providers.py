@@ -56,6 +56,8 @@ class Client:
     def __init__(self) -> None:
         self.sent: list[tuple[Any, ...]] = []
         self.error: CallFailedError | None = None
+        self.failing: tuple[str, ...] = ()
+        """The calls that end in the error; none of them: all."""
         self.held_back = self.on_trial = False
         self.slices: list[ListSlice] = []
         self.gate = asyncio.Event()
@@ -64,7 +66,7 @@ class Client:
     async def _answer(self, *call: Any) -> Any:
         self.sent.append(call)
         await self.gate.wait()
-        if self.error is not None:
+        if self.error is not None and (not self.failing or call[0] in self.failing):
             raise self.error
         return Ack("op-1", SEEN)
 
@@ -249,12 +251,25 @@ async def test_a_list_is_told_slice_by_slice_after_the_provider_was_asked_what_i
 
 
 async def test_a_failed_list_is_told_and_the_description_is_asked_for_again(bench: Bench) -> None:
-    bench.client.error = CallFailedError("Describe", FailureKind.TRANSIENT, "UNAVAILABLE", "down")
-    [failed] = await bench.answers(ListProvider("default"))
-    assert isinstance(failed, ListFailed) and "UNAVAILABLE" in failed.error
+    bench.client.error = CallFailedError("List", FailureKind.TRANSIENT, "UNAVAILABLE", "down")
+    for _ in range(5):
+        [failed] = await bench.answers(ListProvider("default"))
+        assert isinstance(failed, ListFailed) and "UNAVAILABLE" in failed.error
+        bench.ear.events.clear()
     bench.client.error = None
+    await bench.answers(ListProvider("default"))
     await bench.answers(ListProvider("default"), 2)
-    assert [call[0] for call in bench.client.sent] == ["describe", "describe", "list"]
+    assert [call[0] for call in bench.client.sent] == ["describe", "list"] * 6 + ["list"]
+
+
+@rule("provider.P-142")
+async def test_a_provider_whose_front_has_no_answer_to_describe_is_listed_all_the_same(bench: Bench) -> None:
+    bench.client.error = CallFailedError("Describe", FailureKind.TRANSIENT, "UNAVAILABLE", "no such route")
+    bench.client.failing = ("describe",)
+    for number in range(1, 6):
+        events = await bench.answers(ListProvider("default"), number)
+        assert all(isinstance(event, ListEnded) for event in events)
+    assert [call[0] for call in bench.client.sent] == ["describe", "list"] * 3 + ["list"] * 2
 
 
 async def test_a_provider_that_is_held_back_is_told_once_and_its_trial_and_release_too(

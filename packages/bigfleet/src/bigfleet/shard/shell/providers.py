@@ -1,6 +1,7 @@
 """The providers of a shard: the core's calls made, their answers and their news told as events."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -39,6 +40,9 @@ LOCAL_BLOB: Final = b"#cloud-config\n# made by --local-bootstrap, joins no clust
 """What machines are configured with when nobody is asked for a blob (B6)."""
 BREAKER_LOOK_S: Final = 0.5
 """How often a provider that is held back is looked at, to tell when it may be tried again."""
+MOST_UNDESCRIBED: Final = 3
+"""Lists that a provider answers without describing itself before it is asked no more: what stands in front of
+it may have no answer, or a late one, for a service that it does not serve."""
 
 
 class Providers:
@@ -50,6 +54,7 @@ class Providers:
         self._blobs: dict[str, bytes] = {}
         """By request; the core has each used or dropped."""
         self._described: set[str] = set()
+        self._undescribed: Counter[str] = Counter()
         self._breakers: dict[str, BreakerState] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._mutations: set[asyncio.Task[None]] = set()
@@ -185,17 +190,28 @@ class Providers:
             )
 
         try:
-            if client.name not in self._described:
-                # How a List is asked for depends on what the provider can do.
-                await client.describe()
-                self._described.add(client.name)
+            if self._is_to_describe(client):
+                await self._describe(client)
             end = await client.list(merge)
         except CallFailedError as error:
             self._look_at_breaker(client)
             await self._driver.handled(ListFailed(client.name, str(error)))
             return
         self._look_at_breaker(client)
+        if self._is_to_describe(client):
+            self._undescribed[client.name] += 1
         await self._driver.handled(ListEnded(client.name, started, end.complete))
+
+    def _is_to_describe(self, client: ProviderClient) -> bool:
+        return client.name not in self._described and self._undescribed[client.name] < MOST_UNDESCRIBED
+
+    async def _describe(self, client: ProviderClient) -> None:
+        """How a List is asked for depends on what the provider can do, but it can be without an answer."""
+        try:
+            await client.describe()
+        except CallFailedError:
+            return
+        self._described.add(client.name)
 
     def _look_at_breaker(self, client: ProviderClient) -> None:
         """Tell which mutations are held back; a pause ends by itself, so look again."""
