@@ -45,6 +45,30 @@ def test_a_small_cluster_loses_one_machine_an_interval() -> None:
 
 
 @rule("shard.R1")
+@rule("shard.E4")
+def test_reclaims_that_the_cap_defers_take_no_place_in_the_queue() -> None:
+    lab = Lab(
+        serving(need("c1", 600), 600) + machines(400, S.IDLE, "i", instance_type="big"), options=DEPLOYED
+    )
+    shrinking = lab.operator("c1", need("c1", 600), habits=QUIET)
+    growing = lab.operator("c2", habits=Habits(rollup_interval=60 * MINUTE, answers=False))
+    lab.run(35)
+    capacity = lab.core.settings.queue_capacity
+    shrinking.demand(need("c1", 100))
+    lab.run(2)
+    assert lab.counter(series.ACTIONS, "Reclaim") == 30
+    assert lab.counter(series.RECLAIMS_CAPPED) == 470
+    assert lab.counter(series.ACTIONS_DROPPED) == 0
+    lab.run(7)
+    assert lab.counter(series.CYCLE_TRIGGER, "drain") == 0, "the cap wakes no cycle"
+
+    growing.demand(need("c2", 400, kind="big"))
+    lab.run(2)
+    assert lab.counter(series.ACTIONS, "Bootstrap") >= capacity - 30, "the other half is not for Reclaims"
+    assert len(lab.notes.lines("reclaim blast-radius cap engaged")) >= 2
+
+
+@rule("shard.R1")
 def test_preemption_is_never_capped() -> None:
     low = need("b", 50, priority=100)
     lab = Lab(serving(low, 50), options=DEPLOYED)

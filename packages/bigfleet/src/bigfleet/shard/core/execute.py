@@ -6,6 +6,7 @@ provider's record puts it, or where the operation found it, or with somebody tol
 never invents a state.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -152,6 +153,9 @@ class Executor:
         places, most = self.free_places(), self._ctx.settings.options.max_actions
         if len(actions) <= places or 0 < most <= places:
             return actions
+        actions, capped = self._within_cap(actions)
+        if len(actions) <= places:
+            return actions + capped
         one = None if len(self._ctx.settings.providers) > 1 else self._ctx.settings.providers[0]
 
         def lane_of(action: Action) -> Lane:
@@ -161,7 +165,28 @@ class Executor:
         admitted = fair_share(actions, places, lane_of, taken)
         self._ctx.count(series.ACTIONS_DROPPED, by=len(actions) - len(admitted))
         self.state.dropped = True
-        return admitted
+        # Where a Reclaim found no place, the cap would let one that comes later pass for it.
+        cut = _reclaims(actions) - _reclaims(admitted)
+        return admitted + [action for action in capped if action.cluster not in cut]
+
+    def _within_cap(self, actions: list[Action]) -> tuple[list[Action], list[Action]]:
+        """Part from the rest the Reclaims that the cap, which comes next, will not let pass: they need no
+        place."""
+        options = self._ctx.settings.options
+        if options.reclaim_cap <= 0:
+            return actions, []
+        buckets = self._ctx.engine.rails.buckets
+        left = {cluster: max(0, math.ceil(bucket.tokens)) for cluster, bucket in buckets.items()}
+        within, capped = [], []
+        for action in actions:
+            if action.kind is not ActionKind.RECLAIM:
+                within.append(action)
+            elif left[action.cluster] > 0:
+                left[action.cluster] -= 1
+                within.append(action)
+            else:
+                capped.append(action)
+        return within, capped
 
     def _answerable(self, actions: list[Action]) -> list[Action]:
         """What some operator may answer; one that is not there is told of once a cycle (X9)."""
@@ -638,6 +663,10 @@ _FIRST_STEP: Final = {
     Rpc.DRAIN: Step.CORDON,
     Rpc.DELETE: Step.SLOT,
 }
+
+
+def _reclaims(actions: list[Action]) -> Counter[str]:
+    return Counter(action.cluster for action in actions if action.kind is ActionKind.RECLAIM)
 
 
 def _need(action: Action) -> Pair:
