@@ -111,6 +111,7 @@ def _amid_a_comparison(trace: Trace | None = None) -> tuple[Lab, SimOperator]:
     lab.run(15)
     lab.core.engine.full_every = 1
     lab.shard.cycle_duration = SECOND // 4
+    lab.provider.answer_delay = SECOND  # or so much changes between two cycles that nothing is compared
     operator.demand(*FEW, need("c1", 2))
     lab.run(0.1)
     assert lab.core.running is not None

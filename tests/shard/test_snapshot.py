@@ -10,7 +10,7 @@ from bigfleet.shard.core.effects import Effect
 from bigfleet.sim.operator import Habits
 from bigfleet_base.model import MachineState
 from bigfleet_base.telemetry.catalogue import shard as series
-from tests.shard.lab import MINUTE, SECOND, START, Lab, machines, need, serving
+from tests.shard.lab import MINUTE, SECOND, START, Lab, machine, machines, need, serving
 from tests.support.rules import rule
 
 S = MachineState
@@ -52,6 +52,22 @@ def test_demand_that_changes_while_a_cycle_runs_waits_for_the_next() -> None:
     lab.run(5)
 
     assert len(lab.ids(S.CONFIGURED)) == 4
+
+
+@rule("shard.L9", "shard.X4")
+def test_records_are_merged_although_cycles_take_longer_than_they_are_to_be_apart() -> None:
+    lab = Lab(machines(4))
+    operator = lab.operator("c1", need("c1", 1), habits=QUIET)
+    lab.run(5)
+    lab.shard.cycle_duration = 3 * SECOND // 2
+    lists = lab.provider.lists
+    lab.provider.put(machine("new"))
+    for n in range(60):
+        operator.demand(need("c1", 1, priority=1000 + n))
+        lab.run(0.5)
+
+    assert "new" in lab.ids(S.IDLE)
+    assert lab.provider.lists > lists + 1
 
 
 @rule("shard.C2")

@@ -1,8 +1,12 @@
 """When a cycle starts, and which cycles are ticks (shard.md L1, L2, L9, L10)."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from bigfleet.shard.core.context import Cause, Context, Timer
+
+REST_SHARE: Final = 10
+"""After a cycle comes a rest of at least this part of what it took."""
 
 
 @dataclass(slots=True)
@@ -19,6 +23,8 @@ class ClockState:
     """Whether it is for a new critical Need, which need not wait for the end of the window."""
     last_tick: int | None = None
     running: bool = False
+    rest_until: int = 0
+    """The next cycle leaves so much time to what waits for the end of the last one."""
     armed: int | None = None
     """The time that was asked for last."""
     begun: int = 0
@@ -66,7 +72,12 @@ class Clock:
         return cause
 
     def finished(self) -> None:
-        self.state.running = False
+        """A cycle has ended. Lists are merged and Gets are heard between cycles, which must not follow each
+        other without a pause when they take longer than they are to be apart."""
+        state, now = self.state, self._ctx.now
+        state.running = False
+        if state.started is not None:
+            state.rest_until = now + (now - state.started) // REST_SHARE
 
     def tick(self) -> bool:
         """Whether the cycle that starts now advances what is counted in cycles."""
@@ -81,6 +92,11 @@ class Clock:
         state = self.state
         if state.running or self._ctx.settings.stepped:
             return None
+        return max(self._wanted(), state.rest_until)
+
+    def _wanted(self) -> int:
+        """When the next cycle may start by what asks for it."""
+        state = self.state
         interval = self._ctx.settings.options.cycle_interval_ns
         regular = (state.begun if state.started is None else state.started) + interval
         if state.cause is None:
