@@ -11,7 +11,7 @@ from bigfleet.shard.core.outcomes import Outcome
 from bigfleet.shard.provider import FailureKind
 from bigfleet.shard.recording.checkpoint import capture
 from bigfleet.sim.operator import Habits
-from bigfleet_base.model import MachineState
+from bigfleet_base.model import CapacityType, MachineState
 from bigfleet_base.model.frames import BootstrapRequest
 from bigfleet_base.telemetry.catalogue import Role
 from bigfleet_base.telemetry.catalogue import shard as series
@@ -117,6 +117,24 @@ def test_a_probe_that_finds_no_machine_is_made_when_there_is_one() -> None:
 
     assert len(lab.ids(S.CONFIGURED)) == 1
     assert len(operator.frames(BootstrapRequest)) == 2
+
+
+@rule("shard.X4")
+def test_a_probe_goes_on_with_the_machine_that_it_has_bought() -> None:
+    # By the end of the pause a spot machine would have been given back, and each probe would buy another.
+    lab = Lab(machines(1, S.SPECULATIVE, capacity_type=CapacityType.SPOT), instant=False)
+    habits = Habits(blob_error="no template", rollup_interval=60 * MINUTE)
+    operator = lab.operator("c1", need("c1", 1), habits=habits)
+
+    for minute in range(30):
+        if minute == 10:
+            habits.blob_error = ""
+        lab.run(MINUTE // SECOND)
+        lab.provider.finish()
+
+    assert lab.ids(S.CONFIGURED) == ["m-0000"]
+    assert lab.provider.count("Create") == lab.provider.count("Delete") + 1 <= 5
+    assert len(operator.frames(BootstrapRequest)) >= lab.provider.count("Create")
 
 
 @rule("shard.X4", "shard.L3")

@@ -43,6 +43,8 @@ class Block:
     until: int
     again: int = 0
     """Since its Need took part in a cycle, and no probe came of it: when it does so again."""
+    buys: str = ""
+    """The machine that the probe buys; empty for one that has a machine."""
 
 
 @dataclass(slots=True)
@@ -99,15 +101,22 @@ class Blocks:
         block = self._get(pair)
         return block is not None and self._is_held(block)
 
-    def probe(self, pair: Pair) -> bool:
-        """An action is started for it: whether it is the probe. There is one for each pause, however it ends:
-        a machine that is bought shows only later whether it gets a blob."""
+    def probe(self, pair: Pair, buys: str = "") -> bool:
+        """An action is started for it, which may buy a machine: whether it is the probe. There is one for
+        each pause, however it ends."""
         block = self._get(pair)
         if block is None or block.phase is BlockPhase.LIFTED or self._ctx.now < block.until:
             return False
-        block.phase = BlockPhase.PROBED
+        block.phase, block.buys = BlockPhase.PROBED, buys
         block.until = self._ctx.now + back_off(block.failures)
         return True
+
+    def bought(self, pair: Pair, machine_id: str) -> None:
+        """A machine has come that was bought for it. If it is the probe's, the probe goes on with it at once:
+        by the end of the pause it may have been given back, and the next probe would buy another."""
+        block = self._get(pair)
+        if block is not None and block.phase is BlockPhase.PROBED and block.buys == machine_id:
+            block.until = block.again = self._ctx.now
 
     def held(self) -> frozenset[Pair]:
         """All for which the coming cycle is to start nothing."""

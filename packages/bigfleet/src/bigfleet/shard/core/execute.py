@@ -386,7 +386,8 @@ class Executor:
     # From action to call
 
     def _begin(self, action: Action) -> None:
-        probe = action.profile is not None and self._blocks.probe(_need(action))
+        buys = action.machine_id if action.kind is ActionKind.PROVISION else ""
+        probe = action.profile is not None and self._blocks.probe(_need(action), buys)
         step = _FIRST_STEP[FIRST_CALL[action.kind]]
         provider = self._fleet.provider(action.machine_id)
         op = self._operations.begin(action, provider, step, self._ctx.now, probe=probe)
@@ -637,6 +638,11 @@ class Executor:
         elif before.state is MachineState.DELETING and after.state is MachineState.SPECULATIVE:
             # However the end of the Delete was learnt.
             self._ctx.count(series.IDLE_RELEASES)
+        elif before.state is MachineState.CREATING and after.state is MachineState.IDLE:
+            op = self._operations.on(after.id)
+            if op is None or op.outcome is not None:
+                # No operation goes on with it.
+                self._blocks.bought((after.target_cluster, after.assigned_need_fingerprint), after.id)
 
     def _machine(self, op: Operation) -> Machine:
         machine = self._fleet.machine(op.machine_id)
