@@ -129,6 +129,25 @@ async def test_transient_codes_get_three_attempts_and_every_other_is_returned_at
     assert failed.sequence == failed.attempt == (3 if transient else 1)
 
 
+@rule("shard.R3", "shard.F4")
+async def test_a_halted_shard_sends_no_mutation_again(provider: ScriptedProvider) -> None:
+    is_halted = False
+
+    def refused(_: Any) -> StatusCode:
+        nonlocal is_halted
+        is_halted = True
+        return StatusCode.UNAVAILABLE
+
+    async with bench(provider.address, is_halted=lambda: is_halted) as shard:
+        provider.answer("Drain", refused)
+        failed = await failure(shard.client.drain("m-1", 600, {}))
+        assert failed.kind is FailureKind.TRANSIENT and failed.attempt == 1, "what the first did is not known"
+        assert len(provider.sent("Drain")) == 1
+        provider.answer("Get", StatusCode.UNAVAILABLE, idle(1).SerializeToString())
+        seen = await shard.client.get("m-1")
+        assert seen.machine.state is MachineState.IDLE, "reads go on"
+
+
 @rule("shard.X5")
 async def test_a_call_ends_with_its_budget(provider: ScriptedProvider, shard: Bench) -> None:
     async def never(_: Any) -> bytes:

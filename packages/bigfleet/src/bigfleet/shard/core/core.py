@@ -125,6 +125,10 @@ class ShardCore:
     def is_paused(self) -> bool:
         return self.settings.options.paused or self._state.pause_file or self.executor.fenced
 
+    def is_halted(self) -> bool:
+        """Whether nothing more is sent that changes machines: pause, dry run, fence and shutdown."""
+        return self.executor.state.halted
+
     def ready(self) -> tuple[bool, str]:
         """Whether the shard has seen its machines and may act on them, and if not, why (§15)."""
         if self.executor.fenced:

@@ -54,7 +54,8 @@ class ProviderClient:
     """One provider of a shard.
 
     Calls return what the provider says of the machine, or raise CallFailedError; they decide nothing about
-    the machine. Times are nanoseconds of ``now``, a monotonic clock; ``jitter`` gives numbers in [0, 1).
+    the machine. While ``is_halted``, a call that was sent is waited for and not sent again (shard.md R3).
+    Times are nanoseconds of ``now``, a monotonic clock; ``jitter`` gives numbers in [0, 1).
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ProviderClient:
         incremental: bool = False,
         full_interval: int = FULL_INTERVAL,
         call_budget: int = CALL_BUDGET,
+        is_halted: Callable[[], bool] = lambda: False,
         now: Callable[[], int] = time.monotonic_ns,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -79,6 +81,7 @@ class ProviderClient:
         self._metrics = ProviderMetrics(metrics, endpoint.name)
         self._log = log.bind(provider=endpoint.name)
         self._call_budget = call_budget
+        self._is_halted = is_halted
         self._now = now
         self._jitter = jitter
         self._breaker = Breaker()
@@ -346,6 +349,8 @@ class ProviderClient:
             if pause is None or self._breaker.is_open:
                 raise failure
             await asyncio.sleep(pause / SECOND)
+            if mutation and self._is_halted():
+                raise failure
 
     async def _attempt(self, rpc: str, request: bytes, attempts: Attempts, permit: Permit) -> bytes | None:
         begun = self._now()

@@ -107,7 +107,7 @@ class ShardProcess:
                 recorder=self._recorder,
             )
             self.providers = Providers(
-                {endpoint.name: self._client(endpoint, fence, clock) for endpoint in options.providers},
+                {endpoint.name: self._client(endpoint, fence, clock, data) for endpoint in options.providers},
                 self.driver,
             )
             self._files = undo.pop_all()
@@ -202,7 +202,7 @@ class ShardProcess:
             self.core, options.record_dir, options.record_max_bytes, self.metrics, self.log, clock.now()
         )
 
-    def _client(self, endpoint: Endpoint, fence: Fence, clock: Clock) -> ProviderClient:
+    def _client(self, endpoint: Endpoint, fence: Fence, clock: Clock, data: DataDir) -> ProviderClient:
         options = self._options
         return ProviderClient(
             endpoint,
@@ -214,6 +214,7 @@ class ShardProcess:
             incremental=options.incremental,
             full_interval=options.full_interval_ns,
             call_budget=self.settings.execute_timeout_ns,
+            is_halted=lambda: self.core.is_halted() or data.is_paused(),
             now=clock.now,
         )
 
