@@ -137,6 +137,20 @@ def test_a_probe_goes_on_with_the_machine_that_it_has_bought() -> None:
     assert len(operator.frames(BootstrapRequest)) >= lab.provider.count("Create")
 
 
+@rule("shard.X4")
+def test_a_slot_whose_machine_may_not_be_configured_now_is_not_bought() -> None:
+    lab = Lab(machines(3, S.SPECULATIVE, capacity_type=CapacityType.SPOT), instant=False)
+    lab.provider.refuse = lambda rpc, _: failure("ABORTED") if rpc == "Configure" else None
+    lab.operator("c1", need("c1", 1), habits=QUIET)
+    for _ in range(50):
+        lab.run(30)
+        lab.provider.finish()
+
+    tried = sum(rpc == "Configure" for _, rpc, _ in lab.provider.calls)
+    assert tried > 8, "other slots are used meanwhile"
+    assert lab.provider.count("Create") <= tried
+
+
 @rule("shard.X4", "shard.L3")
 @pytest.mark.parametrize("is_mended", [True, False])
 def test_a_need_that_waits_for_its_probe_keeps_no_machines_from_anybody(is_mended: bool) -> None:

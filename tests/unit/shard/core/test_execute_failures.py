@@ -54,7 +54,7 @@ BETWEEN = {"Provision": CREATING, "Bootstrap": CONFIGURING, "Reclaim": DRAINING,
 PREFIXES = {"Provision": "create: ", "Bootstrap": "configure: ", "Reclaim": "drain: ", "Delete": "delete: "}
 FLAGS = {
     "Provision": Call.CREATE,
-    "Bootstrap": Call.CONFIGURE,
+    "Bootstrap": Call.CONFIGURE | Call.CREATE,  # and nobody buys what may not be configured
     "Reclaim": Call.DRAIN,
     "Delete": Call.DELETE,
 }

@@ -68,4 +68,7 @@ class HoldOffs:
             known = self.state.calls.get((machine_id, int(call)))
             if known is not None and self._ctx.now < known.until:
                 held |= call
+        if Call.CONFIGURE in held:
+            # Who would buy it now could not use it, and would soon give it back.
+            held |= Call.CREATE
         self._ctx.engine.inventory.hold_off(machine_id, held)
