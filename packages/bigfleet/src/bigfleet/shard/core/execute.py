@@ -246,13 +246,23 @@ class Executor:
         while True:
             if (op := self._operations.next_for_room(most)) is not None:
                 self._ask_for_blob(op)
-            elif self.in_flight() < most and (op := self._operations.next_for_slot()) is not None:
+            elif (
+                self.in_flight() < most and (op := self._operations.next_for_slot(self._may_call)) is not None
+            ):
                 self._send(op)
             else:
                 break
         if self.state.dropped and 2 * self.depth() < self._ctx.settings.queue_capacity:
             self.state.dropped = False
             self._ctx.wake(Cause.DRAIN)
+
+    def _may_call(self, provider: str) -> bool:
+        """Whether a free slot may go to a provider: each of the others keeps a few for itself, so that one
+        whose calls all hang freezes its own machines alone (P-139)."""
+        most, names = self._ctx.settings.concurrency, self._ctx.settings.providers
+        own = max(1, most // (2 * len(names))) if most >= len(names) else 0
+        kept = sum(max(0, own - self._operations.calls_of(name)) for name in names if name != provider)
+        return most - self.in_flight() > kept
 
     # The switch
 

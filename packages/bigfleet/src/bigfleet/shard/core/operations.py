@@ -5,6 +5,7 @@ each cluster, taken in turn, decides who gets the next free slot, so that a clus
 and an operator that never answers delays nobody else.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -98,7 +99,10 @@ class Operations:
         self._by_instruction = {op.instruction_id: op for op in state.running.values() if op.instruction_id}
         self._requests: dict[str, int] = {}
         """Outstanding bootstrap requests by cluster."""
-        self._calls = 0
+        self._calls: dict[str, int] = {}
+        """In flight, by provider."""
+        self._ready: dict[str, int] = {}
+        """In SLOT, by provider."""
         self._loose: dict[str, None] = {}
         """Clusters that may have both an operation in ROOM and room for it; empty between two events."""
         for op in state.running.values():
@@ -109,7 +113,11 @@ class Operations:
 
     @property
     def in_call(self) -> int:
-        return self._calls
+        return sum(self._calls.values())
+
+    def calls_of(self, provider: str) -> int:
+        """How many of a provider's are in flight."""
+        return self._calls.get(provider, 0)
 
     def all(self) -> list[Operation]:
         """In the order they were begun."""
@@ -172,14 +180,18 @@ class Operations:
             del self._loose[cluster]
         return None
 
-    def next_for_slot(self) -> Operation | None:
-        """The first of the cluster whose turn it is; the turn goes on."""
-        if not self.state.for_slot:
+    def next_for_slot(self, may_call: Callable[[str], bool]) -> Operation | None:
+        """The first of the cluster whose turn it is, whose provider may be called; the turn goes on."""
+        callable_now = set(filter(may_call, self._ready))
+        if not callable_now:
             return None
-        cluster = next(iter(self.state.for_slot))
-        waiting = self.state.for_slot.pop(cluster)
-        self.state.for_slot[cluster] = waiting
-        return self.state.running[next(iter(waiting))]
+        for cluster, waiting in self.state.for_slot.items():
+            for number in waiting:
+                op = self.state.running[number]
+                if op.provider in callable_now:
+                    self.state.for_slot[cluster] = self.state.for_slot.pop(cluster)
+                    return op
+        raise AssertionError("what is ready is in a queue")
 
     def _enter(self, op: Operation) -> None:
         queue = self._queue(op.step)
@@ -209,11 +221,20 @@ class Operations:
                 return None
 
     def _count(self, op: Operation, by: int) -> None:
-        if op.step is Step.CALL:
-            self._calls += by
-        elif op.step is Step.BLOB:
-            left = self._requests.get(op.cluster, 0) + by
-            if left:
-                self._requests[op.cluster] = left
-            else:
-                del self._requests[op.cluster]
+        match op.step:
+            case Step.CALL:
+                _add(self._calls, op.provider, by)
+            case Step.SLOT:
+                _add(self._ready, op.provider, by)
+            case Step.BLOB:
+                _add(self._requests, op.cluster, by)
+            case _:
+                pass
+
+
+def _add(counts: dict[str, int], key: str, by: int) -> None:
+    left = counts.get(key, 0) + by
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]
