@@ -8,6 +8,7 @@ from bigfleet.shard.core.outcomes import Outcome
 from bigfleet.sim.operator import Habits
 from bigfleet.sim.shard import Trace
 from bigfleet_base.model import MachineState
+from bigfleet_base.model.frames import ReclaimInstruction
 from tests.shard.lab import MINUTE, SECOND, Lab, failure, machine, machines, need, serving
 from tests.support.rules import rule
 
@@ -116,3 +117,20 @@ def _day(trace: Trace | None = None) -> Lab:
     lab.provider.refuse = lambda _rpc, _machine: failure("FAILED_PRECONDITION")
     lab.run(60)
     return lab
+
+
+@rule("shard.R6", "shard.S10", "shard.O2")
+def test_an_acknowledgement_that_is_repeated_is_told_of_once() -> None:
+    lab = Lab(serving(need("c1", 1), 1), instant=False)
+    lab.provider.hold = lambda *_: True
+    habits = Habits(rollup_interval=60 * MINUTE, acks=False)
+    operator = lab.operator("c1", habits=habits)
+    lab.run_until(lambda: operator.frames(ReclaimInstruction) != [])
+    [instruction] = operator.frames(ReclaimInstruction)
+    assert operator.session is not None
+    for _ in range(100):
+        lab.shard.submit(events.ReclaimAcked(operator.session, instruction.instruction_id, 0))
+
+    assert len(lab.notes.lines_of_audit("reclaim.ack")) == 1
+    assert len(lab.notes.lines("reclaim acknowledged without a node")) == 1
+    assert [rpc for _, rpc, _ in lab.provider.calls] == ["Drain"]

@@ -293,8 +293,9 @@ class ShardCore:
             case events.BootstrapAnswered():
                 self.executor.answered(cluster, event)
             case events.ReclaimAcked():
-                self.executor.cordoned(cluster, event)
-                self.outboxes.reclaim_acked(cluster, event.instruction_id)
+                # An operator that repeats itself must fill neither the log nor the audit log.
+                if self.outboxes.reclaim_acked(cluster, event.instruction_id):
+                    self.executor.cordoned(cluster, event)
             case events.NodeReadiness():
                 self.outboxes.readiness(cluster, event)
 

@@ -186,10 +186,12 @@ class Outboxes:
         if errand is not None:
             self._end_drain(errand.machine_id)
 
-    def reclaim_acked(self, cluster: str, instruction_id: str) -> None:
+    def reclaim_acked(self, cluster: str, instruction_id: str) -> bool:
+        """Returns whether the instruction waited for it."""
         errand = self._take_reclaim(cluster, instruction_id)
         if errand is not None:
             self.state.drains[errand.machine_id].acked = True
+        return errand is not None
 
     def may_reclaim(self, cluster: str, planned: int = 0) -> bool:
         """Whether there is room for another instruction, beside those that are planned already."""
