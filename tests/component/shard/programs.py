@@ -45,13 +45,14 @@ def clean_environment() -> dict[str, str]:
 
 
 class ShardProgram:
-    """One run of ``bigfleet shard`` on loopback ports that it picks itself."""
+    """One run of ``bigfleet shard`` on loopback ports that it picks itself. Its log can be read here unless
+    it goes to ``out``."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, out: int | None = None) -> None:
         folder.mkdir(exist_ok=True)
         self._out = folder / f"shard-{time.monotonic_ns()}.log"
         self.errors = self._out.with_suffix(".err")
-        with self._out.open("wb") as out, self.errors.open("wb") as errors:
+        with self._out.open("wb") as log, self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "bigfleet.cli", "shard"),
@@ -60,7 +61,7 @@ class ShardProgram:
                 ],
                 cwd=ROOT,
                 env=clean_environment(),
-                stdout=out,
+                stdout=log if out is None else out,
                 stderr=errors,
             )
 

@@ -1,10 +1,12 @@
 """``bigfleet shard`` as a process: how it starts, what it refuses, how it ends."""
 
 import asyncio
+import os
 import signal
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from bigfleet_base.model.frames import HelloAck, Resync
 from tests.component.shard.programs import ShardProgram, command, redirected
 from tests.component.shard.world import Operator, need
 from tests.support.eventually import eventually
+from tests.support.parts.process import free_port
 from tests.support.rules import rule
 
 
@@ -143,3 +146,27 @@ async def test_the_audit_log_is_reopened_and_stacks_are_dumped_on_a_signal(tmp_p
             await eventually(lambda: "most recent call first" in shard.errors.read_text())
         finally:
             await operator.close()
+
+
+@rule("shard.C4", "shard.P2")
+def test_a_log_that_nobody_reads_holds_up_nobody(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    address = f"127.0.0.1:{free_port()}"
+    with ShardProgram(tmp_path, "--metrics-addr", address, out=writer) as shard:
+        shard.wait_for(lambda: is_ready(address))
+        shard.signal(signal.SIGTERM)
+        assert shard.ended() == 0
+    os.close(reader)
+    os.close(writer)
+
+
+def is_ready(address: str) -> bool:
+    try:
+        return get(address, "/readyz")[0] == 200
+    except OSError:
+        return False

@@ -1,5 +1,6 @@
 """Log lines: their form, their limit, and that no call ever raises."""
 
+import fcntl
 import io
 import json
 import logging
@@ -16,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigfleet_base.telemetry import LEVELS, Level, Log, Logs
-from bigfleet_base.telemetry.logs import IDENTIFIERS, MAX_LINE
+from bigfleet_base.telemetry.logs import IDENTIFIERS, LOST, MAX_LINE
+from tests.support.alarms import within_seconds
 
 SECOND = 10**9
 # 2026-06-18T01:36:12.345678901Z
@@ -395,3 +397,45 @@ def test_logger_is_typed_for_what_components_do_with_it(capture: Capture) -> Non
     bound: Log = capture.log.bind(machine="m-1").unbind("machine")
     bound.info("fine")
     assert "machine" not in capture.lines()[0]
+
+
+def test_a_reader_that_has_stopped_holds_up_nobody_and_learns_how_many_lines_it_has_missed() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with within_seconds(20), os.fdopen(writer, "wb") as stream:
+        logs = Logs(stream)
+        for number in range(2_000):
+            logs.logger("shard").info(f"line {number}", pad="x" * 100)
+        read = os.read(reader, 1 << 20)
+        for number in range(2_000, 2_005):
+            logs.logger("shard").info(f"line {number}")
+        read += os.read(reader, 1 << 20)
+    os.close(reader)
+    lines = [json.loads(line) for line in read.splitlines()]
+    [at] = [n for n, line in enumerate(lines) if line["msg"] == LOST]
+    assert lines[at]["level"] == "warn" and lines[at]["component"] == "log"
+    assert 0 < at < 2_000 and lines[at]["lost"] == 2_000 - at
+    assert [line["msg"] for line in lines[:at]] == [f"line {n}" for n in range(at)]
+    assert [line["msg"] for line in lines[at + 1 :]] == [f"line {n}" for n in range(2_000, 2_005)]
+
+
+def test_a_line_that_finds_room_for_its_head_alone_is_ended_before_any_other() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    read = b""
+    with within_seconds(20), os.fdopen(writer, "wb") as stream:
+        logs = Logs(stream)
+        logs.logger("shard").info("long", texts=["x" * 1_000] * 40)
+        for number in range(20):
+            read += os.read(reader, 4096)
+            logs.logger("shard").info(f"line {number}")
+        read += os.read(reader, 4096)
+    os.close(reader)
+    first, *others = [json.loads(line) for line in read.splitlines()]
+    assert len(first["texts"]) == 40
+    number = 0
+    for line in others:
+        assert line["msg"] in (LOST, f"line {number}")
+        number += line.get("lost", 1)
+    assert number > 10

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import select
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ import pytest
 
 from bigfleet.shard.core.effects import WriteAudit
 from bigfleet.shard.shell.auditlog import STDOUT, AuditLog, AuditLogError
+from tests.support.alarms import within_seconds
 from tests.support.rules import rule
 
 
@@ -104,22 +106,6 @@ def test_half_a_line_left_by_a_full_disk_takes_no_other_line_with_it(tmp_path: P
     assert "\n\n" not in path.read_text()
 
 
-@contextmanager
-def within_seconds(seconds: int) -> Iterator[None]:
-    """A write that blocks ends in an error and not in silence."""
-
-    def late(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def fill(log: AuditLog, failures: Sequence[object]) -> int:
     """Write batches until one fails; returns how many lines."""
     for first in range(1, 1_000_000, 1_000):
@@ -131,12 +117,17 @@ def fill(log: AuditLog, failures: Sequence[object]) -> int:
 
 def read_whole_lines(reader: int) -> list[int]:
     """What waits in a pipe: the number of each line, 0 for half a line."""
+    *whole, rest = read_all(reader).split(b"\n")
+    return [_number(text) for text in whole] + [0] * bool(rest)
+
+
+def read_all(reader: int) -> bytes:
+    """What waits in a pipe."""
     data = b""
     with suppress(BlockingIOError):
         while part := os.read(reader, 1 << 16):
             data += part
-    *whole, rest = data.split(b"\n")
-    return [_number(text) for text in whole] + [0] * bool(rest)
+    return data
 
 
 def _number(text: bytes) -> int:
@@ -211,15 +202,33 @@ def test_a_standard_output_that_nobody_empties_holds_up_nobody(monkeypatch: pyte
 
 
 @rule("shard.R6")
-def test_a_pipe_gets_all_lines_of_a_large_batch(tmp_path: Path) -> None:
+def test_a_pipe_gets_all_lines_of_a_batch_that_it_has_no_room_for_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "audit"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    poll, read = select.poll, list[bytes]()
+
+    class Waiting:
+        """Its reader reads while it is waited for, and at no other time."""
+
+        def register(self, fd: int, events: int) -> None:
+            self._poll = poll()
+            self._poll.register(fd, events)
+
+        def poll(self, patience: int) -> object:
+            if patience and not self._poll.poll(0):
+                read.append(read_all(reader))
+            return self._poll.poll(0)
+
+    monkeypatch.setattr(select, "poll", Waiting)
     log = AuditLog(str(path), fail)
-    log.write([line(seq) for seq in range(1, 501)])
-    assert read_whole_lines(reader) == list(range(1, 501))
+    log.write([line(seq) for seq in range(1, 5_001)])
     log.close()
+    read.append(read_all(reader))
     os.close(reader)
+    assert [json.loads(text)["seq"] for text in b"".join(read).splitlines()] == list(range(1, 5_001))
 
 
 def test_a_pipe_that_nobody_reads_refuses_the_start(tmp_path: Path) -> None:

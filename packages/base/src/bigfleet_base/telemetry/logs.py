@@ -3,7 +3,8 @@
 Every line has ``ts``, ``level``, ``msg`` and ``component``, and the identifiers bound to its logger. ``msg``
 is a fixed text that people and runbooks search for; what varies goes into fields. Equal lines are limited to
 ten a second; the next that is written says how many were ``suppressed``. A call never raises and never shows
-a secret (``redact``)::
+a secret (``redact``). Nor does it wait for a reader that has stopped: lines are lost then, and counted in a
+line of their own::
 
     logs = Logs()
     log = logs.logger("shard", shard_id="shard-0", shard_epoch=7)
@@ -23,6 +24,7 @@ import orjson
 import structlog
 
 from bigfleet_base.telemetry import redact
+from bigfleet_base.telemetry.output import Output
 from bigfleet_base.telemetry.ratelimit import SECOND_NS, RateLimit
 
 Level = Literal["debug", "info", "warn", "error"]
@@ -42,6 +44,7 @@ IDENTIFIERS: Final = (
 """What a line is about."""
 
 MAX_LINE: Final = 65_536
+LOST: Final = "log lines lost: there was no room for them"
 
 _HEAD: Final = ("level", "msg", "component")
 # Lines that agree in these are equal to the rate limit.
@@ -111,7 +114,9 @@ class Logs:
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.threshold = LEVELS[level]
-        self._stream = stream or sys.stdout.buffer
+        self._lines = _Lines(stream or sys.stdout.buffer)
+        self._lost = 0
+        """Lines since the last one that found room."""
         self._form = form
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
@@ -143,14 +148,19 @@ class Logs:
         self._report_overdue(self._monotonic_ns() + SECOND_NS)
 
     def write(self, line: bytes) -> None:
-        # Nobody can be told that standard output is gone.
-        with self._lock, suppress(OSError, ValueError):
-            self._stream.write(line)
-            self._stream.flush()
+        with self._lock:
+            lost = self._lost
+            if lost and self._lines.put(self._rendered(level="warn", msg=LOST, component="log", lost=lost)):
+                self._lost = 0
+            if self._lost or not self._lines.put(line):
+                self._lost += 1
 
     def write_fields(self, **fields: object) -> None:
         """Write a line past the limit."""
-        self.write(self._render(self, "", _shape(self, "", fields)))
+        self.write(self._rendered(**fields))
+
+    def _rendered(self, **fields: object) -> bytes:
+        return self._render(self, "", _shape(self, "", fields))
 
     # The three steps below are processors of structlog: (logger, name of the method, event) → event.
 
@@ -182,6 +192,46 @@ class Logs:
             short = {name: event[name] for name in ("ts", *_SAMENESS) if name in event}
             line = _FORMS[self._form](short | {"cut_bytes": len(line)})
         return line
+
+
+class _Lines:
+    """A stream that takes lines as wholes."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._output = _output(stream)
+        self._rest = memoryview(b"")
+        """Of the last line, which there was no room for."""
+
+    def put(self, line: bytes) -> bool:
+        """Whether it is taken: what there is no room for is written before any other line."""
+        if self._output is None:
+            with suppress(OSError, ValueError):
+                self._stream.write(line)
+                self._stream.flush()
+            return True
+        if not self._push(self._output):
+            return False
+        self._rest = memoryview(line)
+        self._push(self._output)
+        return True
+
+    def _push(self, output: Output) -> bool:
+        """Whether nothing is left of the last line."""
+        try:
+            while self._rest:
+                self._rest = self._rest[output.push(self._rest) :]
+        except OSError:
+            return False  # nobody can be told that standard output is full or gone
+        return True
+
+
+def _output(stream: BinaryIO) -> Output | None:
+    """None for what is no file of the system."""
+    try:
+        return Output(stream.fileno())
+    except (OSError, ValueError):
+        return None
 
 
 class _Handler(logging.Handler):

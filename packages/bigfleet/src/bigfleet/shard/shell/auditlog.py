@@ -2,7 +2,6 @@
 
 import errno
 import os
-import select
 import stat
 import sys
 from collections.abc import Callable, Iterable
@@ -12,6 +11,7 @@ from typing import Final
 import orjson
 
 from bigfleet.shard.core.effects import WriteAudit
+from bigfleet_base.telemetry.output import Output
 
 STDOUT: Final = "stdout"
 
@@ -21,8 +21,8 @@ class AuditLogError(Exception):
 
 
 class AuditLog:
-    """Lines reach the kernel with ``write``; a failed write, also one that a pipe has no room for, is told to
-    ``failed`` and costs nothing else."""
+    """Lines reach the kernel with ``write``; a failed write, also one to a pipe that nobody empties, is told
+    to ``failed`` and costs nothing else."""
 
     def __init__(self, path: str, failed: Callable[[str, OSError], None]) -> None:
         self._path = path
@@ -33,6 +33,7 @@ class AuditLog:
             self._fd = self._open()
         except OSError as error:
             raise _unusable(path, error) from error
+        self._out = Output(self._fd)
 
     def write(self, lines: Iterable[WriteAudit]) -> None:
         """All lines in one write, so that a reader never finds half a line that a crash would finish."""
@@ -46,7 +47,7 @@ class AuditLog:
             self._failed(self._path, error)
             return
         self._close()
-        self._fd = fresh
+        self._fd, self._out = fresh, Output(fresh)
 
     def close(self) -> None:
         self._close()
@@ -65,24 +66,11 @@ class AuditLog:
         view = memoryview(b"\n" + data if self._torn else data)
         try:
             while view:
-                written = self._push(view)
+                written = self._out.push(view)
                 self._torn = view[written - 1] != _NEWLINE
                 view = view[written:]
         except OSError as error:
             self._failed(self._path, error)
-
-    def _push(self, data: memoryview) -> int:
-        """Write some of it and wait for nobody: who reads a pipe may have stopped, and the shard must not.
-
-        Standard output is shared, so it cannot be told not to block.
-        """
-        if stat.S_ISREG(os.fstat(self._fd).st_mode):
-            return os.write(self._fd, data)
-        ready = select.poll()
-        ready.register(self._fd, select.POLLOUT)
-        if not ready.poll(0):
-            raise BlockingIOError(errno.EAGAIN, "nobody empties it")
-        return os.write(self._fd, data[: select.PIPE_BUF])
 
     def _close(self) -> None:
         if self._path != STDOUT:
