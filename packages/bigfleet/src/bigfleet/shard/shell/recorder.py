@@ -87,6 +87,9 @@ class Recorder:
 
     def record(self, now: int, events: Sequence[Event], effects: Sequence[Effect]) -> None:
         """Write a batch. When this returns the kernel has it, or the error has been counted."""
+        if self._current is not None and self._current.is_removed():
+            # Somebody has cleaned up: nobody would find what is written there, and its room is not free.
+            self._close_current()
         self._write(now, events, effects)
         if not self._advance():
             self._take_if_wanted(now)
@@ -131,6 +134,7 @@ class Recorder:
         self._not_before = now + RETRY_NS
         path = self._folder
         try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._kept is None:
                 self._kept = self._look()
             self._number += 1
@@ -191,8 +195,7 @@ class Recorder:
         self._make_room()
 
     def _look(self) -> list["_Kept"]:
-        """Make the folder, or find what earlier processes have left in it."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Find what earlier processes have left in the folder."""
         kept = []
         for path in sorted(self._folder.iterdir()):
             found = _NAME.fullmatch(path.name)
@@ -273,6 +276,9 @@ class _Segment:
             self.size += written
             rest = rest[written:]
         return len(data)
+
+    def is_removed(self) -> bool:
+        return os.fstat(self.file.fileno()).st_nlink == 0
 
     def rename(self, path: Path) -> None:
         self.path.rename(path)
