@@ -122,14 +122,14 @@ class Outside:
 class Bench:
     """A driver around a core that can be told what to do."""
 
-    def __init__(self, is_paused: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, is_paused: Callable[[], bool] = lambda: False, clock: Clock | None = None) -> None:
         self.core = Core()
         self.done: list[Any] = []
         self.outside = Outside(self.done)
         self.metrics = Metrics(Role.SHARD)
         self.driver = Driver(
             cast("ShardCore", self.core),
-            Clock(),
+            clock or Clock(),
             self.metrics,
             Logs().logger("shard"),
             is_paused=is_paused,
@@ -377,6 +377,16 @@ async def test_a_defect_of_the_core_is_not_swallowed(monkeypatch: pytest.MonkeyP
         with pytest.raises(AssertionError, match="a defect"):
             async with asyncio.timeout(10):
                 await bench.task
+
+
+async def test_a_cycle_ends_by_the_walls_clock_also_after_that_was_set() -> None:
+    wall = 1_000 * 10**9
+    async with Bench(clock=Clock(lambda: wall)) as bench:
+        wall = 5_000 * 10**9
+        bench.core.answers[HelloRepeated] = [RunCycle()]
+        bench.driver.submit(HelloRepeated(1))
+        await eventually(lambda: CycleFinished in map(type, bench.core.events))
+        assert "bigfleet_shard_last_cycle_timestamp_seconds 5000.0" in bench.metrics.render().decode()
 
 
 def test_the_clock_starts_at_the_walls_time_and_never_steps_back() -> None:

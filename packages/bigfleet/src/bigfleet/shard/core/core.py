@@ -407,7 +407,6 @@ class ShardCore:
 
     def _gauges(self, event: events.CycleFinished) -> None:
         ctx = self._ctx
-        ctx.mark(series.LAST_CYCLE_TIMESTAMP, ctx.now / 1e9)
         ctx.mark(series.ACTION_QUEUE_DEPTH, self.executor.depth())
         ctx.mark(series.EXECUTE_INFLIGHT, self.executor.in_flight())
         ctx.mark(series.ACTIVE_SESSIONS, self.sessions.active())

@@ -45,6 +45,7 @@ from bigfleet.shard.provider import FailureKind
 from bigfleet.shard.shell.auditlog import AuditLog
 from bigfleet_base.model.frames import Frame
 from bigfleet_base.telemetry import Log, Metrics
+from bigfleet_base.telemetry.catalogue import shard as series
 from bigfleet_base.telemetry.series import GaugeSeries
 
 SLICE_NS: Final = 5_000_000
@@ -64,11 +65,16 @@ class Clock:
         wall_ns: Callable[[], int] = time.time_ns,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
         self._offset = wall_ns() - monotonic_ns()
 
     def now(self) -> int:
         return self._monotonic_ns() + self._offset
+
+    def wall(self) -> int:
+        """What others take for the time: whoever sets the wall's clock sets this one too."""
+        return self._wall_ns()
 
 
 class Sessions(Protocol):
@@ -247,6 +253,8 @@ class Driver:
             self._merge_ns += spent
         elif isinstance(event, CycleFinished):
             self._finish_ns, self._is_finishing = spent, False
+            # Alerts compare it with a time of their own.
+            self._metrics.gauge(series.LAST_CYCLE_TIMESTAMP).set(self.clock.wall() / 1e9)
         elif isinstance(event, ShutdownBegun):
             # The cycle under way is left where it is: nothing of it has been told to anybody.
             self._stopping = True
