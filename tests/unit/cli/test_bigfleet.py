@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bigfleet.cli import shard
 from bigfleet.cli.bigfleet import main
+from bigfleet.shard.recording import replay
 from tests.support.ca import CertificateAuthority
 from tests.support.rules import rule
 
@@ -55,6 +57,7 @@ def test_a_command_explains_its_options(capsys: pytest.CaptureFixture[str]) -> N
         (["shard", "--epoch-floor=9223372036854775808"], "is more than 9223372036854775807"),
         (["shard", "replay"], "FILE"),
         (["shard", "replay", "--until=-1", "x"], "--until"),
+        (["shard", "replay", f"--until={'9' * 30}", "x"], "is not a number of batches"),
     ],
 )
 def test_what_argparse_refuses_is_one_line_with_a_hint_and_status_2(
@@ -66,6 +69,19 @@ def test_what_argparse_refuses_is_one_line_with_a_hint_and_status_2(
     [line] = capsys.readouterr().err.splitlines()
     command = "bigfleet shard replay" if "replay" in arguments else "bigfleet shard"
     assert said in line and line.startswith(f"{command}: ") and line.endswith(f"; see {command} --help")
+
+
+@pytest.mark.parametrize("arguments", [["shard"], ["shard", "replay", "x"], ["check-config", "shard"]])
+def test_ctrl_c_ends_a_command_that_has_not_got_far_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shard, "run", interrupted)
+    monkeypatch.setattr(shard, "check", interrupted)
+    monkeypatch.setattr(replay, "run_replay", interrupted)
+    assert main(arguments) == 130
 
 
 @rule("shard.G1", "shard.B6", "deploy.D-20")

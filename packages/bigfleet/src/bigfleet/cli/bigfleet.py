@@ -23,14 +23,21 @@ environment, or in the TOML file given with --config.
 """
 
 
+INTERRUPTED: Final = 130
+"""What shells make of an end by SIGINT."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0, 1 for a failure, 2 for a call that cannot be understood."""
+    """Run a command; returns the exit status: 0, 1 for a failure, 2 for a call that cannot be understood, 130
+    for one that Ctrl-C has ended."""
     try:
         status = _command(argv)
     except SystemExit:
         if _is_written_out():
             raise
         return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return status if _is_written_out() else 1
 
 

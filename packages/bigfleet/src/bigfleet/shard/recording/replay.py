@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import math
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -174,7 +175,7 @@ class Run:
 
 
 def _batches(text: str) -> int:
-    if not text.isdecimal():
+    if not re.fullmatch(r"[0-9]{1,18}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of batches: give a whole number")
     return int(text)
 
