@@ -134,7 +134,7 @@ class Driver:
         self._is_finishing = False
         """Whether the end of the cycle is among the events."""
         self._shown: dict[GaugeSeries, set[tuple[str, ...]]] = {}
-        self._phases: dict[str, int] = {}
+        self._phases = dict.fromkeys(_PHASES, 0)
         self._merge_ns = 0
         self._finish_ns = 0
 
@@ -276,8 +276,7 @@ class Driver:
         assert running is not None
         begun = time.perf_counter_ns()
         phase = next(running, None)
-        name = phase or _LAST_PHASE
-        self._phases[name] = self._phases.get(name, 0) + time.perf_counter_ns() - begun
+        self._phases[phase or _LAST_PHASE] += time.perf_counter_ns() - begun
         if phase is None:
             self._finish_cycle()
 
@@ -286,7 +285,7 @@ class Driver:
         self._phases["execute"] = self._finish_ns
         total = sum(self._phases.values())
         phases = (("reconcile", self._merge_ns), *self._phases.items())
-        self._phases, self._merge_ns = {}, 0
+        self._phases, self._merge_ns = dict.fromkeys(_PHASES, 0), 0
         self._events.extendleft(reversed(self._held))
         self._events.appendleft((CycleFinished(total, phases, self.core.put_off), None))
         self._held = []
@@ -348,4 +347,6 @@ _QUIET_NS: Final = 100_000
 _Entry: TypeAlias = "tuple[Event, asyncio.Future[None] | None]"
 _BETWEEN_CYCLES: Final = (Listed, ListEnded, GetEnded)
 """Events that write machines a running cycle is looking at; they wait for its end."""
+_PHASES: Final = ("snapread", "phase1", "phase2", "phase3", "emit", "execute")
+"""Each is told of every cycle, and is 0 where there was nothing to do."""
 _LAST_PHASE: Final = "emit"
