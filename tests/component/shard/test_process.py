@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,41 @@ async def test_a_metrics_port_that_is_taken_costs_the_pages_alone_and_they_come_
             assert line["level"] == "error"
             taken.close()
             await eventually(lambda: world.shard.pages.port == port)
+
+
+@rule("shard.X4")
+async def test_the_state_shows_who_is_connected_what_is_under_way_and_how_long_things_take(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, metrics_address="127.0.0.1:0") as world:
+        operator = await world.operator().connect()
+        await operator.roll_up(need(cpus=4))
+        request = await operator.received(BootstrapRequest)
+        await eventually(lambda: world.shard.pages.port > 0)
+        state = await state_page(world.shard.pages.port)
+        assert list(state["peers"]) == ["c1"] and "127.0.0.1" in state["peers"]["c1"]
+        [operation] = state["operations"]
+        assert operation.pop("op_id").startswith("1-") and operation.pop("seconds") >= 0
+        assert operation == {
+            "kind": "Bootstrap",
+            "machine": request.machine_id,
+            "cluster": "c1",
+            "waits_for": "blob",
+            "attempt": 0,
+            "err": "",
+        }
+        cycles = state["sketches"]["bigfleet_shard_cycle_duration_seconds start"]
+        assert cycles["count"] > 0 and 0 < cycles["0.5"] <= cycles["1.0"]
+        assert state["sketches"]["bigfleet_shard_drain_phase_seconds 5m"]["1.0"] is None
+
+
+async def state_page(port: int) -> Any:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /debug/state HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(20):
+        answer = await reader.read()
+    writer.close()
+    return json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
 @rule("shard.P1")

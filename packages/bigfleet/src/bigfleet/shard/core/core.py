@@ -6,10 +6,12 @@ parts it concerns, lets them act on what has become possible, and starts cycles.
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from bigfleet.engine.actions import Action
 from bigfleet.engine.cycle import CycleInputs, CycleResult, Engine
+from bigfleet.engine.options import SECOND
 from bigfleet.shard.core import events
 from bigfleet.shard.core.clock import Clock, ClockState
 from bigfleet.shard.core.context import Cause, Context, Timer, Timers
@@ -160,7 +162,21 @@ class ShardCore:
                 for row in self.reporter.shortfalls
             ],
             "sessions": self.sessions.active(),
+            "peers": dict(islice(self.sessions.peers(), _MOST_SHOWN)),
             "actions": {"queued": self.executor.depth(), "in_flight": self.executor.in_flight()},
+            "operations": [
+                {
+                    "op_id": f"{self.settings.epoch}-{op.number}",
+                    "kind": op.action.kind.value,
+                    "machine": op.machine_id,
+                    "cluster": op.cluster,
+                    "waits_for": op.step.value,
+                    "seconds": (self._ctx.now - op.since) // SECOND,
+                    "attempt": op.attempt,
+                    "err": op.error,
+                }
+                for op in self.executor.operations()[:_MOST_SHOWN]
+            ],
             "outbox": {name.value: n for name, n in self.outboxes.depths().items()},
         }
 

@@ -124,6 +124,10 @@ class Executor:
     def in_flight(self) -> int:
         return self._operations.in_call
 
+    def operations(self) -> list[Operation]:
+        """All that are under way, in the order they were begun."""
+        return self._operations.all()
+
     def free_places(self) -> int:
         return max(0, self._ctx.settings.queue_capacity - self.depth())
 

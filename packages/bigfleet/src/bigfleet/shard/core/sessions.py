@@ -1,5 +1,6 @@
 """Which cluster has which session: one at a time, the newest (shard.md §8, S3, S4, S10)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -105,6 +106,10 @@ class Sessions:
 
     def active(self) -> int:
         return len(self._clusters)
+
+    def peers(self) -> Iterator[tuple[str, str]]:
+        """The clusters that have a session, and where it comes from."""
+        return ((cluster, self.state.known[cluster].peer) for cluster in self._clusters.values())
 
     def _refuse(self, event: SessionOpened) -> None:
         text = (

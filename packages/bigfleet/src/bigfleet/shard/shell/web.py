@@ -9,6 +9,7 @@ import orjson
 from bigfleet.shard.core.core import ShardCore
 from bigfleet_base.model import ResourceVector
 from bigfleet_base.telemetry import CONTENT_TYPE, Log
+from bigfleet_base.telemetry.sketch import QUANTILES, unpack_sketches
 from bigfleet_base.wire import bound_address
 from bigfleet_base.wire.quantities import encode_resources
 from bigfleet_base.wire.web import Answer, Web, text
@@ -30,6 +31,7 @@ class Pages:
         debug_everywhere: bool,
     ) -> None:
         self._core = core
+        self._sketches = sketches
         self._log = log
         self.stopping = False
         self.port = 0
@@ -75,5 +77,9 @@ class Pages:
         for need in state["needs"]:
             # As people write it; a number could be longer than JSON's readers, and ours, can take.
             need["aggregate"] = encode_resources(ResourceVector(need["aggregate"]))
+        state["sketches"] = {
+            name: {"count": sketch.count, **dict(zip(map(str, QUANTILES), sketch.quantiles(), strict=True))}
+            for name, sketch in unpack_sketches(self._sketches()).items()
+        }
         body = orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
         return 200, "application/json", body
