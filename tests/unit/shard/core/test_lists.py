@@ -284,7 +284,7 @@ def test_refused_namesake_is_named_in_the_log_and_never_merged() -> None:
     (line,) = world.took(WriteLog)
     assert line.msg == "provider machine rejected at ingest"
     fields = dict(line.fields)
-    assert fields["machine"] == "m-1"
+    assert fields["machine"] == "m-1" and fields["field"] == "id"
     assert "'a'" in str(fields["err"]) and "'b'" in str(fields["err"])
     for _ in range(5):
         world.list(gone=("m-1",), provider="b")

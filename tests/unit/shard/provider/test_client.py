@@ -629,6 +629,7 @@ async def test_rejected_records_are_counted_each_and_named_up_to_a_bound(
     assert shard.value('bigfleet_shard_provider_rejected_total{provider="p"}') == 26
     named = shard.log("provider machine rejected at ingest")
     assert len(named) == MAX_LOGGED and named[0]["machine"] == "m-0" and "price_per_hour" in named[0]["err"]
+    assert named[0]["field"] == "price" and named[0]["state"] == "Idle"
     (rest,) = shard.log("more bad provider records than are named in the log")
     assert rest["records"] == 26
 
@@ -644,6 +645,7 @@ async def test_malformed_notes_are_skipped_named_and_cost_no_other_key(
     assert machine.assigned_priority == 1000 and machine.assigned_need_fingerprint == "f" * 64
     (line,) = shard.log("shard_metadata decode failed at ingest; protection state may be incomplete")
     assert line["machine"] == "m-1" and key in line["err"] and "lots" not in line["err"]
+    assert line["field"] == key and line["state"] == "Configured"
 
 
 @rule("provider.P-143")

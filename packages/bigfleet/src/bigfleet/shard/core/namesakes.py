@@ -45,6 +45,7 @@ class Namesakes:
                 "provider machine rejected at ingest",
                 machine=machine.id,
                 state=machine.state.title,
+                field="id",
                 err=f"provider {provider!r} lists a machine with an id that provider {holder!r} has; "
                 "give one of the two another id",
             )

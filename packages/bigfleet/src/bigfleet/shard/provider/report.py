@@ -37,15 +37,19 @@ class RecordReport:
                 "provider machine rejected at ingest",
                 machine=bad.machine_id,
                 state=bad.state,
+                field=bad.reason,
                 err=bad.message,
             )
 
     def malformed(self, observed: ObservedMachine) -> None:
         if self._is_logged():
+            malformed = ", ".join(observed.notes.malformed)
             self._log.warn(
                 "shard_metadata decode failed at ingest; protection state may be incomplete",
                 machine=observed.machine.id,
-                err=f"malformed: {', '.join(observed.notes.malformed)}",
+                state=observed.machine.state.title,
+                field=malformed,
+                err=f"malformed: {malformed}",
             )
 
     def _is_logged(self) -> bool:
