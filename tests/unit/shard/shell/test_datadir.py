@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bigfleet.shard.shell.datadir import LAST_EPOCH, DataDir, DataDirError
+from bigfleet.shard.shell.datadir import LAST_EPOCH, DataDir, DataDirError, check_data_dir
 from tests.support.rules import rule
 
 
@@ -143,3 +143,11 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataDirError, match="--data-dir"):
         DataDir(tmp_path / "file" / "data")
+
+
+@rule("shard.F1", "shard.Q10")
+@pytest.mark.parametrize("name", ["epoch", "domains"])
+def test_a_link_to_a_file_that_is_not_there_is_no_absence_of_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere" / name)
+    with pytest.raises(DataDirError, match="link to a file that is not there"):
+        check_data_dir(tmp_path, 0)

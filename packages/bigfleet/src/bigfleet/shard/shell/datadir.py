@@ -155,8 +155,11 @@ def _domains(folder: Path) -> tuple[tuple[str, str], ...]:
 def _read(path: Path) -> str | None:
     try:
         return path.read_bytes().decode(errors="replace")
-    except FileNotFoundError:
-        return None
+    except FileNotFoundError as error:
+        if not os.path.islink(path):
+            return None
+        # A volume that is not there yet, perhaps: what it holds is not nothing.
+        raise DataDirError(f"cannot read {path}: it is a link to a file that is not there") from error
     except OSError as error:
         raise DataDirError(f"cannot read {path}: {error.strerror}") from error
 
