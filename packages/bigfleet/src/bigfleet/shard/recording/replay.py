@@ -147,6 +147,9 @@ def _compare(
             break
         if number % PROGRESS_EVERY == 0:
             progress(summary)
+    else:
+        if until is None and (failure := run.end()):
+            summary.difference = Difference(summary.batches, summary.last_ns or 0, 0, [], failure)
 
 
 class Run:
@@ -172,6 +175,16 @@ class Run:
             # Whatever a core can do wrong is what the reader is looking for.
             return derived, traceback.format_exc()
         return derived, ""
+
+    def end(self) -> str:
+        """The error of the cycle that was under way when the record ends, if it has one: it may be what ended
+        the record."""
+        try:
+            for _ in self.core.running or ():
+                pass
+        except Exception:
+            return traceback.format_exc()
+        return ""
 
 
 def _batches(text: str) -> int:
