@@ -1,7 +1,10 @@
 """What is left of a shard that a defect of its own has ended."""
 
 import asyncio
+import json
 from collections.abc import Generator
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,8 @@ import pytest
 
 from bigfleet.cli.bigfleet import main
 from bigfleet.engine.plan import Plan
+from bigfleet.shard.shell.process import ShardProcess, run_shard
+from bigfleet_base.telemetry import Logs
 from tests.component.shard.world import need, running
 from tests.support.rules import rule
 
@@ -39,3 +44,20 @@ async def test_a_defect_in_the_middle_of_a_cycle_comes_again_in_a_replay(
     [segment] = record.iterdir()
     assert main(["shard", "replay", str(segment)]) == 1
     assert "AssertionError: a defect" in capsys.readouterr().out
+
+
+@rule("shard.P1")
+async def test_what_has_ended_a_shard_is_in_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise AssertionError("a defect")
+
+    async with running(tmp_path) as world:
+        monkeypatch.setattr(ShardProcess, "crashed", fail)
+        options = replace(world.shard._options, data_dir=tmp_path / "other")
+        log = BytesIO()
+        with pytest.raises(AssertionError, match="a defect"):
+            await run_shard(options, Logs(log))
+    *_, failed, stopped = map(json.loads, log.getvalue().splitlines())
+    assert (failed["msg"], failed["level"]) == ("shard failed", "error") and failed["shard_epoch"] == 1
+    assert failed["err"] == "AssertionError: a defect" and "in fail" in "".join(failed["stack"])
+    assert stopped["msg"] == "shard stopped"

@@ -261,6 +261,11 @@ async def run_shard(options: ShardOptions, logs: Logs) -> None:
             end.cancel()
         await asyncio.gather(*ends, return_exceptions=True)
         if not stopped.is_set():
-            ends[0].result()
+            try:
+                ends[0].result()
+            except Exception:
+                # Who reads the log alone would see an end like any other.
+                shard.log.exception("shard failed")
+                raise
     finally:
         await shard.stop()
