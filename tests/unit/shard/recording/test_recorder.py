@@ -411,6 +411,25 @@ def test_what_is_kept_does_not_rotate_away(tmp_path: Path, labs: Labs) -> None:
     assert kept == [f"kept-{first.name}"]
     assert not first.exists()
     assert read(lab.folder / kept[0])[0] == lab.given[0]
+    [told] = [line for line in lab.logged() if line["msg"] == "recording kept"]
+    assert told["path"] == str(lab.folder / kept[0])
+
+
+def test_what_an_earlier_process_has_kept_keeps_its_name_for_itself(lab: Lab, labs: Labs) -> None:
+    lab.start()
+    lab.batch()
+    lab.recorder.keep()
+    lab.recorder.close()
+    for path in lab.folder.glob("segment-*"):
+        path.unlink()
+    [before] = lab.folder.iterdir()
+
+    after = labs(lab.folder)
+    after.start()
+    after.batch()
+    after.recorder.keep()
+    [kept] = set(after.folder.glob("kept-*")) - {before}
+    assert read(before) == lab.given and read(kept) == after.given
 
 
 def test_no_more_than_a_few_segments_are_kept(tmp_path: Path, labs: Labs) -> None:
@@ -421,6 +440,8 @@ def test_no_more_than_a_few_segments_are_kept(tmp_path: Path, labs: Labs) -> Non
         lab.recorder.keep()
 
     assert len(list(lab.folder.glob("kept-*"))) == SEGMENTS_KEPT
+    [refused, *_] = [line for line in lab.logged() if line["msg"].startswith("recording not kept")]
+    assert refused["level"] == "warn" and "segment-" in refused["path"]
 
 
 def test_a_segment_that_cannot_be_kept_is_an_error_and_no_more(

@@ -99,13 +99,21 @@ class Recorder:
         segment = self._current
         if segment is None:
             return
-        kept = segment.path.with_name(f"kept-{segment.path.name}")
+        kept = segment.path.with_name(_KEEPING + segment.path.name)
         try:
-            if not kept.exists() and len(list(self._folder.glob("kept-*"))) < SEGMENTS_KEPT:
-                # A second name for the same file: what is still written to it is kept as well.
-                os.link(segment.path, kept)
+            if kept.exists():
+                return
+            if len(list(self._folder.glob(f"{_KEEPING}*"))) >= SEGMENTS_KEPT:
+                self._log.warn(
+                    "recording not kept: remove those that were kept before", path=str(segment.path)
+                )
+                return
+            # A second name for the same file: what is still written to it is kept as well.
+            os.link(segment.path, kept)
         except OSError as error:
             self._failed(kept, error)
+            return
+        self._log.info("recording kept", path=str(kept))
 
     def close(self) -> None:
         """End the recording in order."""
@@ -198,10 +206,12 @@ class Recorder:
         """Find what earlier processes have left in the folder."""
         kept = []
         for path in sorted(self._folder.iterdir()):
-            found = _NAME.fullmatch(path.name)
+            found = _NAME.fullmatch(path.name.removeprefix(_KEEPING))
             if found is None:
                 continue
             self._number = max(self._number, int(found[1]))
+            if path.name.startswith(_KEEPING):
+                continue
             if path.suffix == _PARTIAL:
                 # All that it could tell is in the segment before it.
                 path.unlink()
@@ -249,6 +259,7 @@ def create(path: Path) -> FileIO:
 
 _COMPLETE: Final = ".rec"
 _PARTIAL: Final = ".part"
+_KEEPING: Final = "kept-"
 _NAME: Final = re.compile(r"segment-(\d{8,})\.(?:rec|part)")
 
 
