@@ -14,6 +14,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 
+# An environment that was copied or moved here runs the code of another place, or none; one whose Python is
+# gone or was replaced finds nothing. Either is made anew.
+ifneq ($(shell $(BIN)/python -c 'import bigfleet' 2>/dev/null && cat $(READY) 2>/dev/null),$(CURDIR))
+.PHONY: $(READY)
+endif
+
 # A clean environment has none of the machine's settings, so the ones we rely on are made here.
 export UV_SYSTEM_CERTS := true
 export UV_NO_CONFIG := true
@@ -41,11 +47,11 @@ venv: $(READY) ## Create .venv from requirements.lock (other targets do it when 
 $(READY): requirements.lock requirements-uv.lock $(PYPROJECTS)
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "BigFleet needs Python 3.11 or newer; $(PYTHON) is %d.%d. Try: make PYTHON=python3.11 $(MAKECMDGOALS)" % v)'
 	@echo "creating $(VENV) from requirements.lock"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements-uv.lock
 	@$(BIN)/uv pip sync --quiet --require-hashes requirements.lock
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation $(EDITABLE)
-	@touch $@
+	@echo "$(CURDIR)" > $@
 
 .PHONY: demo
 demo: $(READY) ## Run a shard, a provider and three clusters here, and watch (ARGS="--headless --for 20s --output json")

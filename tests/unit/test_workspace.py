@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+PACKAGES = ("base", "bigfleet", "providerkit")
 
 
 def tracked_files() -> list[Path]:
@@ -79,11 +80,51 @@ def test_every_dependency_is_locked_with_hashes() -> None:
     locked = {name for name, _ in blocks}
     assert len(re.findall(r"^[a-z0-9]", lock, re.M)) == len(blocks), "an entry without hashes"
     wanted = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["dev"])
-    for name in ("base", "bigfleet", "providerkit"):
+    for name in PACKAGES:
         project = tomllib.loads((ROOT / "packages" / name / "pyproject.toml").read_text())["project"]
         wanted |= set(project["dependencies"])
     names = {re.split(r"[<>=!~ \[]", requirement)[0] for requirement in wanted} - {"bigfleet-base"}
     assert names <= locked, "run `make lock`"
+
+
+@pytest.mark.parametrize(
+    ("python_says", "made_in", "is_remade"),
+    [
+        (0, "here", False),
+        (0, "elsewhere", True),  # the checkout was copied or moved
+        (1, "here", True),  # what it is to run is not there: its Python was replaced
+        (None, "here", True),  # its Python is gone
+        (0, "", True),  # it was never finished
+    ],
+)
+def test_an_environment_that_does_not_work_here_is_made_anew(
+    tmp_path: Path, python_says: int | None, made_in: str, *, is_remade: bool
+) -> None:
+    checkout = tmp_path / "a checkout"
+    for name in (
+        "requirements.lock",
+        "requirements-uv.lock",
+        *(f"packages/{one}/pyproject.toml" for one in PACKAGES),
+    ):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).touch()
+    (checkout / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    if python_says is None:
+        python.symlink_to(tmp_path / "nowhere")
+    else:
+        python.write_text(f"#!/bin/sh\nexit {python_says}\n")
+        python.chmod(0o755)
+    if made_in:
+        place = {"here": checkout.resolve(), "elsewhere": tmp_path / "before"}[made_in]
+        (checkout / ".venv" / ".ready").write_text(f"{place}\n")
+
+    planned = subprocess.run(
+        ["make", "--dry-run", "-C", checkout, "venv"], capture_output=True, text=True, timeout=30, check=True
+    )
+
+    assert ("-m venv --clear .venv" in planned.stdout) == is_remade, planned.stdout
 
 
 @pytest.fixture(scope="module")
