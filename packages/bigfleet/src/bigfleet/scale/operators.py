@@ -7,7 +7,7 @@ One process can be one of them (``python -m bigfleet.scale.operators``, for the 
 import argparse
 import asyncio
 import contextlib
-import json
+import math
 import random
 import signal
 import sys
@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from grpc import aio
 
-from bigfleet_base.model import Need, Operator, Profile, Requirement, ResourceVector
+from bigfleet.scale.script import Demand, ScriptError, read_script
+from bigfleet_base.model import is_valid_id
 from bigfleet_base.model.frames import (
     BootstrapRequest,
     Frame,
@@ -29,11 +30,9 @@ from bigfleet_base.model.frames import (
     Resync,
     RollupAck,
 )
-from bigfleet_base.model.penalty import PINNED, ZERO, bound_dollars
-from bigfleet_base.model.quantity import QuantityError
-from bigfleet_base.model.requirement import INSTANCE_TYPE_KEY, ZONE_KEY
-from bigfleet_base.wire import dial
-from bigfleet_base.wire.quantities import decode_demand
+from bigfleet_base.options import OneLineParser
+from bigfleet_base.wire import dial, require_local_or_insecure
+from bigfleet_base.wire.address import parse_peer_address
 from bigfleet_base.wire.rollups import encode_rollup_message
 from bigfleet_base.wire.session import (
     BootstrapAnswer,
@@ -42,14 +41,12 @@ from bigfleet_base.wire.session import (
     decode_frame,
     encode_operator_message,
 )
+from bigfleet_base.wire.transport_errors import AddressError, PlaintextRefusedError
 
 SESSION: Final = "/bigfleet.v1alpha1.Shard/Session"
 PROTOCOL: Final = "v1alpha1"
 BLOB: Final = b"#cloud-config\n# joins nothing: scripted operators have no cluster\n"
 GREATEST_BACKOFF_S: Final = 30.0
-
-Demand = Callable[[float], Sequence[Need]]
-"""The rows of a cluster, so many seconds after it began."""
 
 
 @dataclass(slots=True)
@@ -79,6 +76,7 @@ class ScriptedOperator:
         answer_delay: float = 0.0,
         keep_acks: bool = False,
         heard: Callable[[Frame], None] | None = None,
+        lost: Callable[[aio.AioRpcError], None] | None = None,
     ) -> None:
         self.cluster = cluster
         self.demand = demand
@@ -87,6 +85,7 @@ class ScriptedOperator:
         self._answer_delay = answer_delay
         self._keep_acks = keep_acks
         self._heard = heard
+        self._lost = lost
         self._began = time.monotonic()
         self._sent: dict[int, float] = {}
         self._write = asyncio.Lock()
@@ -101,6 +100,8 @@ class ScriptedOperator:
                 await self.session(channel)
             except aio.AioRpcError as error:
                 self.tally.endings[error.code().name] += 1
+                if self._lost is not None:
+                    self._lost(error)
             if time.monotonic() - opened > GREATEST_BACKOFF_S:
                 attempt = 0
             await asyncio.sleep(random.uniform(0.5, 1) * min(2.0**attempt, GREATEST_BACKOFF_S))  # noqa: S311
@@ -180,75 +181,6 @@ class ScriptedOperator:
             await call.write(data)
 
 
-class ScriptError(ValueError):
-    """A script that cannot be played; the message says where and why."""
-
-
-def read_script(text: str, cluster: str) -> Demand:
-    """Demand from a JSON script: steps that follow one another and start again at the end.
-
-    ``[{"for_s": 20, "needs": [{"instance_type": ["standard-4"], "count": 3, "unit": {"cpu": "4"},
-    "priority": 1000}]}, …]``
-    """
-    try:
-        steps = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ScriptError(f"the script is not JSON: {error}") from None
-    if not isinstance(steps, list) or not steps:
-        raise ScriptError("the script is no list of steps")
-    parsed = [(_seconds(step, n), _rows(step, n, cluster)) for n, step in enumerate(steps)]
-    period = sum(length for length, _ in parsed)
-
-    def demand(elapsed: float) -> Sequence[Need]:
-        left = elapsed % period
-        for length, rows in parsed:
-            if left < length:
-                return rows
-            left -= length
-        return parsed[-1][1]
-
-    return demand
-
-
-def _seconds(step: Any, number: int) -> float:
-    length = step.get("for_s") if isinstance(step, dict) else None
-    if not isinstance(length, int | float) or not length > 0:
-        raise ScriptError(f"step {number}: for_s must be a number of seconds above 0")
-    return float(length)
-
-
-def _rows(step: dict[str, Any], number: int, cluster: str) -> list[Need]:
-    rows = []
-    for place, row in enumerate(step.get("needs", [])):
-        where = f"step {number}, need {place}"
-        try:
-            unit = decode_demand(row["unit"])
-            count = int(row["count"])
-            requirements = [
-                Requirement(key, Operator.IN, tuple(row[name]))
-                for name, key in (("instance_type", INSTANCE_TYPE_KEY), ("zone", ZONE_KEY))
-                if name in row
-            ]
-            group = ""
-            if "same" in row:
-                requirements.append(Requirement(row["same"], Operator.SAME, ()))
-                group = f"{row['same']}/{place}"
-            profile = Profile(
-                tuple(requirements),
-                priority=int(row.get("priority", 0)),
-                interruption_bucket=_bucket(row.get("interruption_penalty", 0)),
-                reclamation_bucket=_bucket(row.get("reclamation_penalty", 0)),
-            )
-        except (KeyError, TypeError, ValueError, QuantityError) as error:
-            raise ScriptError(f"{where}: {error!r}") from None
-        rows.append(Need(cluster, profile, ResourceVector(unit * count), unit, group))
-    return rows
-
-
-def _bucket(dollars: float) -> int:
-    return next(bucket for bucket in range(ZERO, PINNED + 1) if dollars <= bound_dollars(bucket))
-
-
 @contextlib.asynccontextmanager
 async def connected(address: str) -> AsyncIterator[aio.Channel]:
     channel = dial(address, None)
@@ -259,7 +191,22 @@ async def connected(address: str) -> AsyncIterator[aio.Channel]:
 
 
 async def _main(cluster: str, address: str, demand: Demand, interval: float) -> None:
-    operator = ScriptedOperator(cluster, demand, rollup_interval=interval)
+    told = ""
+
+    def tell(text: str) -> None:
+        """Once, until there is something else to tell."""
+        nonlocal told
+        if text != told:
+            told = text
+            print(f"{cluster}: {text}", file=sys.stderr, flush=True)
+
+    operator = ScriptedOperator(
+        cluster,
+        demand,
+        rollup_interval=interval,
+        heard=lambda _: tell(f"in session with {address}"),
+        lost=lambda error: tell(f"no session with {address}: {error.code().name}: {error.details()}"),
+    )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -273,21 +220,46 @@ async def _main(cluster: str, address: str, demand: Demand, interval: float) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="A cluster's operator that plays a script.")
+    """Play one cluster until a signal; returns the exit status."""
+    parser = OneLineParser(
+        "python -m bigfleet.scale.operators", description="A cluster's operator that plays a script."
+    )
     parser.add_argument("--shard", required=True, metavar="ADDR", help="where the shard serves")
-    parser.add_argument("--cluster", required=True, help="the cluster's id")
+    parser.add_argument("--cluster", required=True, metavar="ID", help="the cluster's id")
     parser.add_argument("--script", required=True, type=Path, metavar="FILE", help="JSON steps of demand")
     parser.add_argument(
-        "--interval", type=float, default=10.0, metavar="SECONDS", help="between roll-ups (10)"
+        "--interval", type=_seconds, default=10.0, metavar="SECONDS", help="between roll-ups (10)"
     )
     arguments = parser.parse_args(argv)
+    cluster, script = arguments.cluster, arguments.script
+    if not is_valid_id(cluster):
+        parser.error(f"--cluster is {cluster!r}: give 1 to 253 of the characters A-Z a-z 0-9 . _ -")
     try:
-        demand = read_script(arguments.script.read_text(encoding="utf-8"), arguments.cluster)
-    except (OSError, ScriptError) as error:
-        print(f"{arguments.script}: {error}", file=sys.stderr)
+        require_local_or_insecure(parse_peer_address(arguments.shard), insecure=False)
+    except AddressError as error:
+        parser.error(f"--shard: {error}")
+    except PlaintextRefusedError:
+        parser.error(f"--shard: {arguments.shard} is not on this machine; scripted operators have no TLS")
+    try:
+        demand = read_script(script.read_bytes(), cluster)
+    except OSError as error:
+        print(f"cannot read {script} (--script): {error.strerror}", file=sys.stderr)
         return 1
-    asyncio.run(_main(arguments.cluster, arguments.shard, demand, arguments.interval))
+    except ScriptError as error:
+        print(f"{script} (--script) {error}", file=sys.stderr)
+        return 1
+    asyncio.run(_main(cluster, arguments.shard, demand, arguments.interval))
     return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
 
 
 if __name__ == "__main__":
