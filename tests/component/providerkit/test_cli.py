@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -107,9 +108,15 @@ PRICED = '[{"instance_type": "a", "zone": "z", "count": 1, "price_per_hour": %s}
         (lambda folder: ["--offerings", str(folder / "none.json")], "none.json"),
         (lambda folder: ["--addr", ":0"], "--insecure"),
         (lambda folder: ["--max-concurrent", "0"], "--max-concurrent"),
+        (lambda folder: ["--addr", "nonsense"], "--addr: address 'nonsense' is not usable"),
+        (lambda folder: ["--metrics-addr", "nonsense"], "--metrics-addr: address 'nonsense'"),
+        (lambda folder: ["--metrics-addr", "unix:/x"], "--metrics-addr: address 'unix:/x'"),
         (lambda folder: ["--rate", "nan"], "--rate is nan"),
         (lambda folder: ["--timeout-drain", "0"], "--timeout-drain is 0"),
-        (lambda folder: ["--seed-count", "-1"], "--seed-count is -1"),
+        (lambda folder: ["--seed-count=-1"], "--seed-count is -1"),
+        (lambda folder: ["--offerings", str(_offerings(folder, "[" * 100_000))], "is not JSON"),
+        # What the backend itself finds in its way: a file where its folder is to be.
+        (lambda folder: ["--hosts", str(_offerings(folder, "[]"))], "File exists"),
         (newer_store, "newer version"),
         (damaged_store, "is damaged or no store"),
         (lambda folder: ["--state", str(folder)], "cannot open the store"),
@@ -139,6 +146,14 @@ def test_a_users_mistake_is_one_line_and_no_traceback(tmp_path: Path, mistake: o
     )
     assert ended.returncode == 1
     assert said in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
+
+
+def test_a_metrics_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        ended = run("--addr", "127.0.0.1:0", "--metrics-addr", address)
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
+    assert f"cannot serve metrics on {address} (--metrics-addr)" in ended.stderr
 
 
 def _offerings(folder: Path, content: str) -> Path:

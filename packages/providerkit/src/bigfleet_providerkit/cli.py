@@ -7,11 +7,13 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bigfleet_base.telemetry import Logs
-from bigfleet_base.wire import TlsCredentials, TlsFiles, TransportError
+from bigfleet_base.wire import TlsCredentials, TlsFiles, TransportError, parse_address
+from bigfleet_base.wire.address import Address, parse_http_address
+from bigfleet_base.wire.transport_errors import AddressError
 from bigfleet_providerkit.backend import Backend
 from bigfleet_providerkit.faults import with_fault_hooks
 from bigfleet_providerkit.offerings import OfferingsError, read_offerings, seed_offerings
@@ -37,7 +39,7 @@ def main(
     """Run until SIGTERM or SIGINT; the exit status says whether that was the end."""
     try:
         options = parse(backend, sys.argv[1:] if argv is None else argv, os.environ)
-        made = _fake(backend) if options.use_fake_backend else backend.from_options(options)
+        made = _fake(backend) if options.use_fake_backend else _backend(backend, options)
         settings, serving = _settings(made, options), _serving(options)
         _give_offerings(made, options)
         logs = Logs(level=options.log_level, form=options.log_format)
@@ -76,6 +78,13 @@ async def _serve(
     finally:
         starting.cancel()
         await provider.stop()
+
+
+def _backend(backend: type[Backend], options: argparse.Namespace) -> Backend:
+    try:
+        return backend.from_options(options)
+    except OSError as error:
+        raise UsageError(f"{backend.name or backend.__name__} cannot be started: {error}") from error
 
 
 def _fake(backend: type[Backend]) -> Backend:
@@ -122,16 +131,27 @@ def _serving(options: argparse.Namespace) -> Serving:
     if options.restored and not options.state:
         raise UsageError("--restored speaks of a store and --state names none")
     files = TlsFiles.from_flags(options.tls_cert, options.tls_key, options.tls_ca)
+    metrics_address = "" if options.metrics_addr == "0" else options.metrics_addr
+    _check_address("--addr", parse_address, options.addr)
+    if metrics_address:
+        _check_address("--metrics-addr", parse_http_address, metrics_address)
     return Serving(
         address=options.addr,
         state=Path(options.state) if options.state else None,
         restored=options.restored,
         tls=TlsCredentials(files, None) if files else None,
         insecure=options.insecure,
-        metrics_address="" if options.metrics_addr == "0" else options.metrics_addr,
+        metrics_address=metrics_address,
         reflection=options.reflection,
         shutdown_window=options.shutdown_window / NANOS,
     )
+
+
+def _check_address(flag: str, parse: Callable[[str], Address], text: str) -> None:
+    try:
+        parse(text)
+    except AddressError as error:
+        raise UsageError(f"{flag}: {error}") from error
 
 
 def _give_offerings(backend: Backend, options: argparse.Namespace) -> None:
@@ -143,6 +163,8 @@ def _give_offerings(backend: Backend, options: argparse.Namespace) -> None:
         backend.standard_offerings = read_offerings(Path(options.offerings))
     else:
         count = _DEFAULT_SEEDS if options.seed_count is None else options.seed_count
+        if count < 0:
+            raise UsageError(f"--seed-count is {count}; it must be at least 0")
         backend.standard_offerings = seed_offerings(count)
     if options.fault_hooks:
         with_fault_hooks(backend)

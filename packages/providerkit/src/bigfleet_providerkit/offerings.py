@@ -104,7 +104,7 @@ def read_offerings(path: Path) -> list[Offering]:
         document = json.loads(path.read_bytes())
     except OSError as error:
         raise OfferingsError(f"cannot read the offerings in {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OfferingsError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, list):
         raise OfferingsError(f"{path}: the offerings are a JSON array of objects, not {_kind(document)}")

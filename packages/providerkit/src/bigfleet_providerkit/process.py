@@ -139,8 +139,8 @@ class Provider:
                 self.metrics_port = await self._web.start(self._serving.metrics_address)
             except OSError as error:
                 raise StartError(
-                    f"cannot serve probes and metrics: {error.strerror};"
-                    " give another --metrics-addr, or 0 for none"
+                    f"cannot serve metrics on {self._serving.metrics_address} (--metrics-addr):"
+                    f" {error.strerror}; give another address, or 0 for none"
                 ) from error
         self.core.start(time.monotonic_ns())
         driving = asyncio.get_running_loop().create_task(self._driver.run())

@@ -54,7 +54,7 @@ class FakeBackend(Backend):
             document = json.loads(Path(options.preseed).read_bytes()) if options.preseed else []
         except OSError as error:
             raise ValueError(f"cannot read {options.preseed} (--preseed): {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{options.preseed} (--preseed) is not JSON: {error}") from error
         return cls(read_knobs(options.knob, read_preseed(document)))
 

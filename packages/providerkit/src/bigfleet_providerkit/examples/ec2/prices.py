@@ -58,7 +58,7 @@ def read_prices(path: Path) -> dict[str, float]:
         document = json.loads(path.read_bytes())
     except OSError as error:
         raise ValueError(f"cannot read {path} (--prices): {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} (--prices) is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise ValueError(f"{path} (--prices) must be an object of instance types and USD an hour")
