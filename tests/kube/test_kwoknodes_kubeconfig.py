@@ -20,11 +20,23 @@ from tests.support.parts import KubeApiserver
 
 
 @pytest.mark.parametrize("is_inline", [True, False], ids=["inline", "in files"])
-async def test_a_client_certificate_opens_the_door(is_inline: bool, tmp_path: Path) -> None:
-    leaf = CertificateAuthority().issue()
+@pytest.mark.parametrize("is_bare", [True, False], ids=["bare authority", "full authority"])
+async def test_a_client_certificate_opens_the_door(
+    is_inline: bool, is_bare: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_context = ssl.create_default_context
+
+    def as_python_3_13(*arguments: Any, **more: Any) -> ssl.SSLContext:
+        context = make_context(*arguments, **more)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", as_python_3_13)
+    leaf = CertificateAuthority(bare=is_bare).issue()
     files = leaf.write(tmp_path)
-    door = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(files.ca))
+    door = make_context(ssl.Purpose.CLIENT_AUTH, cafile=str(files.ca))
     door.verify_mode = ssl.CERT_REQUIRED
+    door.verify_flags &= ~ssl.VERIFY_X509_STRICT
     door.load_cert_chain(files.cert, files.key)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

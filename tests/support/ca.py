@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -41,17 +42,23 @@ class IssuedLeaf:
 
 
 class CertificateAuthority:
-    """Issues leaves that a BigFleet process on loopback can serve and dial with."""
+    """Issues leaves that a BigFleet process on loopback can serve and dial with.
 
-    def __init__(self, name: str = "bigfleet-test-ca") -> None:
+    A bare one leaves out the extensions that RFC 5280 asks for and that many a home-made authority has not.
+    """
+
+    def __init__(self, name: str = "bigfleet-test-ca", *, bare: bool = False) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
-        certificate = (
-            _builder(self._name, self._name, self._key, _now() - DAY, _now() + 2 * DAY)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .sign(self._key, hashes.SHA256())
+        self._bare = bare
+        builder = _builder(self._name, self._name, self._key, _now() - DAY, _now() + 2 * DAY).add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
         )
-        self.pem = _pem(certificate)
+        if not bare:
+            public = self._key.public_key()
+            builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            builder = builder.add_extension(_SIGNS_CERTIFICATES, critical=True)
+        self.pem = _pem(builder.sign(self._key, hashes.SHA256()))
 
     def issue(
         self,
@@ -72,6 +79,10 @@ class CertificateAuthority:
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
             critical=False,
         )
+        if not self._bare:
+            builder = builder.add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
         if extension is None and names:
             extension = x509.SubjectAlternativeName(names)
         if extension is not None:
@@ -81,6 +92,19 @@ class CertificateAuthority:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         return IssuedLeaf(certificate, _pem(certificate), key_pem, self.pem)
+
+
+_SIGNS_CERTIFICATES: Final = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 def replace(path: Path, content: bytes) -> None:
