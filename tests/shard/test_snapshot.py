@@ -1,8 +1,6 @@
 """One cycle decides from one state of the world, and only from it (shard.md §2, L3)."""
 
-from copy import deepcopy
-
-from bigfleet.engine.cycle import CycleInputs
+from bigfleet.engine.cycle import CycleInputs, Engine
 from bigfleet.engine.inventory import Inventory
 from bigfleet.engine.options import Options
 from bigfleet.shard.core import events
@@ -95,20 +93,25 @@ def _indexes(inventory: Inventory) -> list[object]:
 
 @rule("shard.C3")
 def test_the_same_machines_and_demand_give_the_same_actions() -> None:
+    engine, other = _undecided(), _undecided()
+    before = sorted(engine.inventory), engine.needs.snapshot()
+    inputs = CycleInputs(START + MINUTE)
+    first, second = engine.run(inputs), other.run(inputs)
+
+    assert first.decided and first.decided == second.decided
+    assert (sorted(engine.inventory), engine.needs.snapshot()) == before
+
+
+def _undecided() -> Engine:
+    """An engine with everything before it that a cycle reads, and actuation paused."""
     low = need("b", 6, priority=100)
     records = [*serving(low, 6), *machines(4, S.SPECULATIVE, "s"), *machines(3, prefix="i")]
     lab = Lab(records, options=Options(paused=True))
     lab.operator("b", low, habits=QUIET)
     lab.operator("a", need("a", 11, priority=1_000_000), habits=QUIET)
     lab.run(5)
-    engine = lab.core.engine
-    inputs = CycleInputs(lab.time.now)
-    before = deepcopy(engine)
-    first, second = deepcopy(engine).run(inputs), deepcopy(engine).run(inputs)
-
-    assert first.decided and first.decided == second.decided
-    assert sorted(engine.inventory) == sorted(before.inventory)
-    assert engine.needs.snapshot() == before.needs.snapshot()
+    engine: Engine = lab.core.engine
+    return engine
 
 
 @rule("shard.C3")

@@ -163,8 +163,6 @@ def _give_offerings(backend: Backend, options: argparse.Namespace) -> None:
         backend.standard_offerings = read_offerings(Path(options.offerings))
     else:
         count = _DEFAULT_SEEDS if options.seed_count is None else options.seed_count
-        if count < 0:
-            raise UsageError(f"--seed-count is {count}; it must be at least 0")
         backend.standard_offerings = seed_offerings(count)
     if options.fault_hooks:
         with_fault_hooks(backend)
