@@ -28,8 +28,6 @@ def _running(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A test runner in the background ignores SIGINT, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         yield process
@@ -105,6 +103,37 @@ def test_ctrl_c_stops_everything() -> None:
 
     assert process.returncode == 0
     assert not [name for name, pid in parts.items() if _is_alive(pid)]
+
+
+def test_a_second_ctrl_c_leaves_nothing_behind_either() -> None:
+    with _running("--headless", "--for", "10m") as process:
+        parts = _started(process)
+        # One that takes its time, so that there is somebody to be impatient with.
+        os.kill(parts["shard"], signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.stderr.readline() == "stopping\n"
+        while _is_alive(parts["training"]) and process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        os.kill(parts["shard"], signal.SIGCONT)
+        _, rest = process.communicate(timeout=LIMIT_S)
+
+    assert (process.returncode, rest) == (0, "")
+    assert not [name for name, pid in parts.items() if _is_alive(pid)]
+
+
+@pytest.mark.parametrize("terminal", ["none", "dumb"])
+def test_without_a_terminal_it_does_not_run_unseen(
+    terminal: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if terminal == "dumb":
+        monkeypatch.setenv("TERM", "dumb")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(SystemExit) as ended:
+        main([])
+
+    assert ended.value.code == 2
+    assert "give --headless --for" in capsys.readouterr().err
 
 
 def test_headless_without_an_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

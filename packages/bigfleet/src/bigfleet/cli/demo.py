@@ -13,12 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from bigfleet.cli.demo_view import Observer, View
+from bigfleet.cli.demo_view import Observer, View, can_draw
 from bigfleet.cli.options import duration
 
 OFFERINGS: Final = [
@@ -208,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; returns the exit status."""
     arguments = _arguments(argv)
     say = sys.stderr
-    signal.signal(signal.SIGTERM, _interrupt)
+    _on_signals(_interrupt)
     with tempfile.TemporaryDirectory(prefix="bigfleet-demo-") as folder, _demo(Path(folder)) as demo:
         try:
             demo.start(say)
@@ -252,11 +252,19 @@ def _demo(folder: Path) -> Iterator[Demo]:
     try:
         yield demo
     finally:
+        _on_signals(signal.SIG_IGN)
         demo.stop()
 
 
 def _interrupt(_signal: int, _frame: object) -> None:
+    # Who presses Ctrl-C again must not be left with what is about to end.
+    _on_signals(signal.SIG_IGN)
     raise KeyboardInterrupt
+
+
+def _on_signals(handler: Callable[[int, object], None] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def _free_port() -> int:
@@ -278,6 +286,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.headless and arguments.duration is None:
         parser.error("--headless needs --for TIME: it has nothing to show before its end")
+    if not arguments.headless and not can_draw():
+        parser.error("there is no terminal to draw in: give --headless --for TIME")
     return arguments
 
 

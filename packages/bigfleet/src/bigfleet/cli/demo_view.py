@@ -110,6 +110,12 @@ class Observer:
             return
 
 
+def can_draw() -> bool:
+    """Whether standard output is a terminal that more than lines can be written to."""
+    console = Console()
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 class View:
     """The terminal."""
 
