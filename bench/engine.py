@@ -31,6 +31,7 @@ from bench.harness import (
     baseline,
     calibrate,
     compare,
+    count,
     progress,
     report,
     table,
@@ -156,11 +157,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--scale", type=_scale, default=FULL, help="fraction of the full size: 0.01, 1/100")
     parser.add_argument(
-        "--best", type=_count, default=5, metavar="N", help="times are the best of so many runs (default: 5)"
+        "--best", type=count, default=5, metavar="N", help="times are the best of so many runs (default: 5)"
     )
     parser.add_argument(
         "--cycles",
-        type=_count,
+        type=count,
         default=cycles.STEADY_CYCLES,
         metavar="N",
         help="steady cycles to take the mean and the worst of, each beside a full pass (%(default)s)",
@@ -191,12 +192,6 @@ def _scale(text: str) -> Fraction:
     if not 0 < scale <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no fraction of the size (examples: 0.01, 1/100, 1)")
     return scale
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs: at least 1")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -168,9 +168,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="bench/growth.py", description="How the cost of a cycle grows: measured and drawn."
     )
     for what, most in (("machines", MACHINES[-1]), ("needs", NEEDS[-1])):
-        parser.add_argument(
-            f"--{what}", type=int, default=most, metavar="N", help=f"no fleet of more {what} ({most:,})"
-        )
+        limit = f"no fleet of more {what} ({most:,})"
+        parser.add_argument(f"--{what}", type=harness.count, default=most, metavar="N", help=limit)
     parser.add_argument("--draw", action="store_true", help="draw what was measured last time")
     parser.add_argument("--out", type=Path, default=PICTURE, help="the picture (docs/engine-growth.svg)")
     parser.add_argument("--alone", nargs=2, type=int, help=argparse.SUPPRESS)

@@ -7,6 +7,7 @@ Time is the processor's: what is measured here computes on one core and waits fo
 does not make it look slower.
 """
 
+import argparse
 import gc
 import json
 import platform
@@ -114,6 +115,13 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
     started = time.process_time()
     outcome = work()
     return outcome, (time.process_time() - started) * 1000
+
+
+def count(text: str) -> int:
+    """An option that says how many: of nothing there is no figure."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    return int(text)
 
 
 def progress(text: str) -> None:

@@ -63,9 +63,9 @@ class Nothing(Backend):
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--size", type=int, action="append", help="machines; repeatable (default 10000, 100000)"
+        "--size", type=harness.count, action="append", help="machines; repeatable (default 10000, 100000)"
     )
-    parser.add_argument("--repeat", type=int, default=5, help="lists of each size, the best counts")
+    parser.add_argument("--repeat", type=harness.count, default=5, help="lists of each size, the best counts")
     parser.add_argument("--check", action="store_true", help="fail when dearer than the baseline")
     options = parser.parse_args(argv)
     calibration = harness.calibrate()

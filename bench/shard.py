@@ -338,7 +338,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="every measurement, at a size of seconds")
     parser.add_argument("--only", action="append", help="shapes whose name begins so; repeatable")
     parser.add_argument(
-        "--tries", type=int, default=30, help="roll-ups of each kind whose first call is timed (30)"
+        "--tries", type=harness.count, default=30, help="roll-ups of each kind whose first call is timed (30)"
     )
     parser.add_argument("--check", action="store_true", help="fail when dearer than the baseline")
     parser.add_argument("--minutes", type=float, default=10, help="of the long run (10)")

@@ -2,14 +2,14 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from bench import engine, harness, phases
+from bench import engine, growth, harness, phases, provider, shard
 from bench.harness import Result, WrongAnswerError, compare
 from bench.shapes import FULL, SHAPES, shape
 from bigfleet.scale import RACK_KEY, r6
@@ -241,12 +241,30 @@ def test_an_older_baseline_is_compared_by_how_quick_its_machine_was_at_sorting()
 
 
 @pytest.mark.parametrize(
+    ("main", "argument"),
+    [
+        (growth.main, "--machines=0"),
+        (growth.main, "--needs=-5"),
+        (provider.main, "--size=0"),
+        (provider.main, "--repeat=0"),
+        (shard.main, "--tries=0"),
+    ],
+)
+def test_of_nothing_no_figure_is_taken(
+    main: Callable[[list[str]], int], argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([argument])
+    assert ended.value.code == 2 and "is no number of at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("argument", "message"),
     [
         ("--only=Nothing", "'Nothing' is no shape"),
         ("--scale=2", "'2' is no fraction"),
         ("--scale=x", "'x' is no"),
-        ("--best=0", "'0' is no number of runs"),
+        ("--best=0", "'0' is no number of at least 1"),
     ],
 )
 def test_a_wrong_argument_says_what_is_wrong(
