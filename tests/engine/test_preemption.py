@@ -300,6 +300,27 @@ def test_drains_of_a_spread_need_all_count_again(lab: Lab) -> None:
     assert kinds(results) == {"Preempt": 5, "Bootstrap": 5}
 
 
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="engine.md §11 step 3 counts a drain only where the spread allows one more machine, those for the "
+    "Need itself first: what a drain for nobody opens comes too late for them, and every cycle preempts anew",
+)
+def test_drains_of_a_spread_need_count_beside_a_drain_for_nobody(lab: Lab) -> None:
+    wanted, tenant = need("c", 5, strict_zones()), need("d", 6, priority=1)
+    lab.have(
+        many(2, configured, "mine-a", "c", zone="a", bought_for=wanted),
+        configured("mine-b", "c", zone="b", bought_for=wanted),
+        many(6, configured, "victim", "d", zone="a", bought_for=tenant),
+    )
+    lab.have_draining(draining("given-back", "d", zone="b", stamp=1), ends_in=600)
+    lab.want(wanted, tenant)
+
+    results = lab.run(4, Dwell(drain=60))
+
+    assert targets(results, Kind.PREEMPT) == ["victim-0"]
+
+
 @rule("engine.V16", "ruling.R3")
 def test_zone_is_a_domain_of_preemption_from_its_first_pick_on(lab: Lab) -> None:
     """§11: zone b is no domain of this Need before something is picked there, so a alone is even."""

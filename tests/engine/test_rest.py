@@ -14,7 +14,7 @@ from bigfleet_base.model import EMPTY, MachineState, ResourceVector
 from tests.engine import rest
 from tests.engine.adapter import EngineJudge
 from tests.engine.differential import first_difference
-from tests.engine.dsl import configured, gang, many, need
+from tests.engine.dsl import configured, gang, idle, many, need, speculative
 from tests.engine.fleets import RACK_KEY, Description, Step, need_of, play
 from tests.engine.lab import Dwell, Lab, targets, verdict
 from tests.engine.rest import Claim
@@ -103,6 +103,7 @@ def test_gang_that_its_priority_entitles_is_not_starved(findings: Findings) -> N
 
 @pytest.mark.xfail(
     strict=True,
+    raises=AssertionError,
     reason="engine.md §9 forgets the age of a gang one cycle after Phase 2 picked for it; in between it is "
     "parked and what has drained goes back to the tenant, with a slow Configure again and again",
 )
@@ -116,6 +117,21 @@ def test_gang_takes_what_it_preempted_when_it_looked_around(lab: Lab) -> None:
 
     assert verdict(results[-1], wanted).satisfied
     assert targets(results, Kind.PREEMPT) == ["m-0", "m-1"]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="engine.md §8 gives folded gangs of one Profile and cluster one name, whatever their size, so "
+    "that the smaller one holds on to what was bought for the larger, which buys again",
+)
+def test_folded_gangs_of_two_sizes_keep_what_was_bought_for_each(lab: Lab) -> None:
+    lab.have(idle("small", rack="A"), many(2, speculative, "large", size=2, rack="A"))
+    lab.want(gang("c", 1, group="one"), gang("c", 2, group="two"))
+
+    results = lab.until_quiet()
+
+    assert targets(results) == ["small", "large-0", "large-0"]
 
 
 def _some_rack_holds_the_gang(world: Description, result: CycleResult) -> bool:
