@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,24 @@ async def test_each_channel_has_a_connection_of_its_own() -> None:
             await call(one, "unary_unary")
             await call(other, "unary_unary")
         assert wire.connections == 2
+
+
+@rule("deploy.D-20")
+@pytest.mark.parametrize("name", ["grpc_proxy", "https_proxy", "http_proxy"])
+async def test_what_is_for_this_machine_goes_through_no_proxy(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for exception in ("no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(exception, raising=False)
+    async with echo_server(None) as port, relay(port) as (proxy, proxied):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{proxied}")
+        for host in ("127.0.0.1", "localhost", "[::1]"):
+            async with dial(f"{host}:{port}", None) as channel:
+                with suppress(aio.AioRpcError):
+                    await call(channel, "unary_unary")
+        assert proxy.connections == 0
+        async with dial(f"127.0.0.1:{port}", None) as channel:
+            await call(channel, "unary_unary")
 
 
 async def test_a_port_that_is_taken_is_an_error_and_not_shared() -> None:

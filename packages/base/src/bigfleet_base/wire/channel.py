@@ -66,9 +66,12 @@ def server_options(*, receive_bytes: int = MAX_MESSAGE_BYTES) -> Options:
 
 
 def channel_options(
-    *, keepalive_time_s: float = KEEPALIVE_TIME_S, keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S
+    *,
+    local: bool = False,
+    keepalive_time_s: float = KEEPALIVE_TIME_S,
+    keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S,
 ) -> Options:
-    """What every BigFleet client asks of gRPC.
+    """What every BigFleet client asks of gRPC; ``local`` is for a peer on this machine.
 
     Pings are sent during calls only: a peer with the default policy of gRPC for Go closes the connection of a
     client that pings without one.
@@ -82,6 +85,9 @@ def channel_options(
         ("grpc.max_reconnect_backoff_ms", _MAX_RECONNECT_PAUSE_MS),
         ("grpc.max_metadata_size", _MAX_STATUS_BYTES),
         ("grpc.absolute_max_metadata_size", _MAX_STATUS_BYTES),
+        # Left alone, gRPC calls even the loopback through the http_proxy of the environment: what is to stay
+        # on this machine would leave it, and get lost.
+        ("grpc.enable_http_proxy", int(not local)),
         # One channel, one connection: by default channels to the same address share one and its backoff.
         ("grpc.use_local_subchannel_pool", 1),
     ]
@@ -132,7 +138,9 @@ def dial(
     Whoever dials anew for every connection needs no more than this; ``LastingChannel`` is for the others.
     """
     parsed = parse_address(address)
-    options = channel_options(keepalive_time_s=keepalive_time_s, keepalive_timeout_s=keepalive_timeout_s)
+    options = channel_options(
+        local=parsed.local, keepalive_time_s=keepalive_time_s, keepalive_timeout_s=keepalive_timeout_s
+    )
     if tls is None:
         require_local_or_insecure(parsed, insecure=insecure)
         return aio.insecure_channel(parsed.target, options=options)

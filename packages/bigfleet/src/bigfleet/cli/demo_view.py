@@ -17,6 +17,7 @@ from rich.text import Text
 
 from bigfleet_base.model import MachineState, format_quantity
 from bigfleet_base.model.quantity import prints_binary
+from bigfleet_base.wire import channel_options
 from bigfleet_base.wire.views import SeenNeed, decode_view
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ INSPECT: Final = "/bigfleet.v1alpha1.ShardRead/InspectNeeds"
 DEADLINE_S: Final = 2.0
 LAST_ACTIONS: Final = 8
 _UNPAID: Final = frozenset({"Speculative", "Failed"})
+_LOCAL: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Reads pages of this machine, whatever proxy the environment names for others."""
 _STATES: Final = [state.title for state in MachineState if state is not MachineState.UNSPECIFIED]
 
 
@@ -35,7 +38,7 @@ class Observer:
     def __init__(self, demo: "Demo") -> None:
         self._demo = demo
         self._began = time.monotonic()
-        self._channel = grpc.insecure_channel(demo.shard_address)
+        self._channel = grpc.insecure_channel(demo.shard_address, options=channel_options(local=True))
         self._inspect: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(INSPECT)
         self._audit_read = 0
         self._recent: deque[dict[str, Any]] = deque(maxlen=LAST_ACTIONS)
@@ -208,7 +211,7 @@ def _row(need: SeenNeed) -> dict[str, Any]:
 
 def _metrics(address: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     try:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=DEADLINE_S) as answer:
+        with _LOCAL.open(f"http://{address}/metrics", timeout=DEADLINE_S) as answer:
             text = answer.read().decode()
     except (urllib.error.URLError, TimeoutError, ConnectionError):
         return {}

@@ -82,7 +82,8 @@ class Connection:
         if b"-----BEGIN CERTIFICATE-----" not in ca:
             raise CertificateError(f"{self.tls.ca} (--tls-ca) holds no PEM certificate")
         credentials = grpc.ssl_channel_credentials(ca)
-        return aio.secure_channel(parse_address(self.address).target, credentials, options=channel_options())
+        address = parse_address(self.address)
+        return aio.secure_channel(address.target, credentials, options=channel_options(local=address.local))
 
     async def _diagnose(self, error: aio.AioRpcError) -> str:
         where, code = self.address, error.code()
