@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bigfleet.shard.core.effects import WriteAudit
 from bigfleet.shard.core.events import Event
 from bigfleet.shard.provider.endpoints import Endpoint
 from bigfleet.shard.shell import process
@@ -150,6 +151,30 @@ async def test_calls_that_nobody_answers_have_an_outcome_when_the_process_ends(
         assert len(emitted) == 3 and results == dict.fromkeys(emitted, "ctx_canceled")
     for path in record.iterdir():
         replayed(path)
+
+
+@rule("shard.R8", "shard.P2")
+async def test_what_is_done_until_the_last_session_has_ended_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, record = tmp_path / "audit", tmp_path / "record"
+    async with running(tmp_path, audit_log=str(log), record_dir=record, record_max_bytes=1 << 24) as world:
+        operator = await world.operator().connect()
+        await operator.received(HelloAck)
+        end_all = world.shard.sessions.end_all
+
+        async def after_a_last_roll_up(text: str) -> None:
+            await operator.roll_up(need())
+            await operator.received(RollupAck)
+            await end_all(text)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.shard.sessions, "end_all", after_a_last_roll_up)
+            await world.shard.stop()
+    [segment] = record.iterdir()
+    recorded = [dict(effect.line) for effect in replayed(segment)[1] if isinstance(effect, WriteAudit)]
+    audited = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["type"] for line in audited] == ["rollup.accepted"] and recorded == audited
 
 
 @rule("shard.R3")

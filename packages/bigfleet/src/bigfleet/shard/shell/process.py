@@ -165,8 +165,6 @@ class ShardProcess:
                 await self._tell(ShutdownBegun())
                 await self.providers.finish(CALLS_GRACE_S)
                 await self._tell(CallsAbandoned())
-        if self._recorder is not None:
-            self._recorder.close()
         if self._server is not None:
             await self.sessions.end_all("the shard is shutting down")
             await self._server.stop(_SERVER_GRACE_S)
