@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bigfleet_base.model.frames import HelloAck, Resync
-from tests.component.shard.programs import ShardProgram, command, redirected
+from tests.component.shard.programs import ROOT, ShardProgram, clean_environment, command, redirected
 from tests.component.shard.world import Operator, need
 from tests.support.eventually import eventually
 from tests.support.parts.process import free_port
@@ -116,6 +118,21 @@ def test_a_closed_standard_output_refuses_the_start(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert result.stderr.startswith("bigfleet: standard output is closed")
     assert len(result.stderr.splitlines()) == 1 and not (tmp_path / "data").exists()
+
+
+def test_a_closed_standard_error_is_no_number_for_anything_else(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bigfleet.cli", "shard", "--data-dir", str(tmp_path / "data")]
+    addresses = ["--listen", "127.0.0.1:0", "--metrics-addr", "0"]
+    with subprocess.Popen(
+        ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *command, *addresses],
+        cwd=ROOT,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+    ) as shard:
+        assert shard.stdout is not None
+        assert any(b"shard started" in line for line in shard.stdout)
+        assert Path(f"/proc/{shard.pid}/fd/2").readlink() == Path("/dev/null")
+        shard.terminate()
 
 
 def test_the_pages_are_there(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from bigfleet_base.wire.transport_errors import AddressError
 Parsed = TypeVar("Parsed")
 Named: TypeAlias = Callable[[str], str]
 """An option as whoever has given it knows it."""
+STDERR: Final = 2
 USER_ERRORS: Final = (UsageError, *START_ERRORS)
 """What a command line says in one line instead of a traceback."""
 
@@ -119,6 +120,8 @@ def run(argv: Sequence[str]) -> int:
     command = read(argv, os.environ)
     if sys.stdout is None:
         raise UsageError("standard output is closed, and the log goes there; send it to /dev/null instead")
+    if sys.stderr is None:
+        _hold_standard_error()
     refuse_unusable(command)
     logs = Logs(level=command.log_level, form=command.log_format)
     with logs.capture("shard"):
@@ -153,6 +156,14 @@ def refuse_unusable(command: Command) -> None:
     check_data_dir(shard.data_dir, shard.epoch_floor)
     if shard.audit_log:
         check_audit_log(shard.audit_log, shard.data_dir)
+
+
+def _hold_standard_error() -> None:
+    """What gRPC and a dump of the stacks write there must not go into the file or socket opened next."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    if nowhere != STDERR:
+        os.dup2(nowhere, STDERR)
+        os.close(nowhere)
 
 
 async def _run(command: Command, logs: Logs) -> None:
