@@ -101,8 +101,8 @@ def an_unknown_binding_is_none(kit: Kit) -> None:
     kit.lawless()
 
     @kit.around(Inventory, "_adopt")
-    def adopt(original: Any, inventory: Any, found: Any, machine_id: str) -> None:
-        original(inventory, found, machine_id)
+    def adopt(original: Any, inventory: Any, found: Any, now: int, machine_id: str) -> None:
+        original(inventory, found, now, machine_id)
         slot = inventory._state.slots.get(machine_id)
         if slot is not None and slot.host:
             inventory._state.change(slot, state=S.IDLE, cluster="", binding=b"", last_error="")
