@@ -397,6 +397,20 @@ def test_the_drain_timeout_covers_the_grace() -> None:
     assert lab.state(other) is S.FAILED
 
 
+@rule("provider.P-110", "provider.P-111")
+def test_a_drain_that_is_tried_again_gets_what_is_left_of_its_grace() -> None:
+    lab = Lab()
+    machine = lab.configured()
+    lab.accept("drain", machine, grace=100)
+    given = []
+    for seconds in (40, 70, 0):
+        given.append(lab.only(machine).argument.grace_seconds)  # type: ignore[union-attr]  # an Operation
+        lab.advance(seconds)
+        lab.finish(machine, error=Retryable("the API server is away", after=1))
+        lab.advance(1)
+    assert given == [100, 59, 0]
+
+
 @rule("provider.P-86")
 def test_last_error_is_short_and_without_the_blob() -> None:
     lab = Lab()

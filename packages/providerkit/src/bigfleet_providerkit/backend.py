@@ -99,6 +99,7 @@ class Operation:
     bootstrap_blob: bytes = field(default=b"", repr=False)
     """A secret: never log it. Empty when a Configure is resumed."""
     grace_seconds: int = 0
+    """Of a drain: what is left of it, less each time the drain is tried again."""
 
 
 class HostStatus(Enum):

@@ -143,13 +143,15 @@ class Transitions:
         run.deadline = run.deadline or now + run.timeout
         slot = self._state.slots.committed[run.machine_id]
         left = max(0, run.deadline - now)
+        # Whoever is called again has not got the whole grace again: pods have had it since the first call.
+        used = (run.timeout - left) // NANOS
         operation = Operation(
             machine=slot.view(),
             operation_id=run.operation_id,
             timeout=left / NANOS,
             cluster_id=slot.cluster,
             bootstrap_blob=run.blob,
-            grace_seconds=slot.grace,
+            grace_seconds=max(0, slot.grace - used),
         )
         return operation, left
 
