@@ -420,13 +420,17 @@ def test_an_offering_that_comes_back_says_again_what_its_machines_are() -> None:
 # ---- hosts lost
 
 
-@pytest.mark.parametrize("status", [HostStatus.GONE, HostStatus.STOPPED])
-def test_a_lost_host_fails_its_machine_and_keeps_the_binding(status: HostStatus) -> None:
+@rule("provider.P-05")
+@pytest.mark.parametrize("status", [HostStatus.GONE, HostStatus.STOPPED, NotFound("no such host")])
+def test_a_lost_host_fails_its_machine_and_keeps_the_binding(status: HostStatus | NotFound) -> None:
     lab = Lab(capabilities=INSPECTING, reconcile_interval=MINUTE)
     machine = lab.configured(metadata={"k": "v"})
     lab.advance(60)
     lab.reconcile()
-    lab.finish(machine, status)
+    if isinstance(status, NotFound):
+        lab.finish(machine, error=status)
+    else:
+        lab.finish(machine, status)
     record = lab.machine(machine)
     assert S(record.state) is S.FAILED and record.last_error.startswith("host:host-lost:")
     assert record.cluster == "c1" and record.shard_metadata["k"] == "v"

@@ -28,7 +28,7 @@ class Retryable(BackendError):  # noqa: N818
 
 
 class NotFound(BackendError):  # noqa: N818
-    """The host does not exist. For drain and delete that is success."""
+    """The host does not exist. For drain and delete that is success; from inspect it is as good as GONE."""
 
 
 class Terminal(BackendError):  # noqa: N818

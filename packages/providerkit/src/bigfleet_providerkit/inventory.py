@@ -28,7 +28,7 @@ from bigfleet_providerkit.effects import (
     RepairTried,
     Withheld,
 )
-from bigfleet_providerkit.errors import InsufficientCapacity, finite_seconds
+from bigfleet_providerkit.errors import InsufficientCapacity, NotFound, finite_seconds
 from bigfleet_providerkit.lasterror import last_error, reason
 from bigfleet_providerkit.offerings import Offer, OfferingsError, check_offerings, offer_key, offering_shape
 from bigfleet_providerkit.records import (
@@ -415,6 +415,8 @@ class Inventory:
         slot = self._state.slots.get(machine_id)
         if slot is None or slot.state not in (MachineState.IDLE, MachineState.CONFIGURED):
             return
+        if isinstance(error, NotFound):
+            value = HostStatus.GONE
         if _life(slot) == life and value in (HostStatus.GONE, HostStatus.STOPPED):
             text = last_error("host", "host-lost", f"host {slot.host.ref} is {value.value}")
             failed = self._state.change(slot, state=MachineState.FAILED, last_error=text)
