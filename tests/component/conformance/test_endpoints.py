@@ -2,15 +2,19 @@
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from bigfleet_base.options import UsageError
 from bigfleet_base.wire import TlsCredentials
-from bigfleet_providerkit.conformance import connection
+from bigfleet_providerkit.conformance import connection, runner
+from bigfleet_providerkit.conformance.catalogue import Lane
 from bigfleet_providerkit.conformance.connection import UnreachableError
+from bigfleet_providerkit.conformance.lanes import open_lane
 from bigfleet_providerkit.conformance.outcome import Status, Verdict
+from bigfleet_providerkit.conformance.target import Target
 from bigfleet_providerkit.fake import FakeBackend
 from bigfleet_providerkit.fake.knobs import read_knobs
 from bigfleet_providerkit.process import Serving
@@ -161,12 +165,24 @@ async def test_without_delete_its_ids_are_skipped_with_the_evidence_and_more_mac
         assert "119 free machines and 120 are needed" in (await certified(address)).problem
 
 
-async def test_what_the_time_did_not_suffice_for_is_not_run() -> None:
+async def test_what_the_time_did_not_suffice_for_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    async def opening(lane: Lane, *about: Any) -> Target:
+        opened.append(lane)
+        return await open_lane(lane, *about)
+
+    monkeypatch.setattr(runner, "open_lane", opening)
     async with served(FakeBackend(read_knobs(["latency.create=1h"]))) as address:
-        report = await certified(address, select=("B101", "B103"), timeout=1.0)
+        report = await certified(
+            address, profiles=("core", "scale"), select=("B101", "B103", "B1101"), timeout=1.0
+        )
     assert report.result("B101").status is Status.ERROR
     assert report.result("B101").reason == "cut off: the run's --timeout was over"
-    assert report.result("B103").status is Status.NOT_RUN
+    for behaviour_id in ("B103", "B1101"):
+        untried = report.result(behaviour_id)
+        assert (untried.status, untried.reason) == (Status.NOT_RUN, "the run's --timeout was over")
+    assert opened == [Lane.MAIN], "nobody is started for whom there is no time"
     assert report.verdict is Verdict.FAILED
 
 

@@ -30,6 +30,7 @@ from bigfleet_providerkit.conformance.trial import Trial
 
 SLOTS_TO_CONSUME: Final = 120
 SLOTS_TO_REUSE: Final = 24
+_TOO_LATE: Final = "the run's --timeout was over"
 
 
 class Progress(Protocol):
@@ -137,6 +138,9 @@ class Run:
         self._options = replace(self._options, profiles=profiles)
 
     async def _run_lane(self, lane: Lane, ids: Sequence[Behaviour]) -> None:
+        if time.monotonic() >= self._deadline:
+            self._finish_all(lane, ids, Status.NOT_RUN, _TOO_LATE)
+            return
         try:
             opened = await open_lane(lane, self._options, self._tls)
             try:
@@ -237,7 +241,7 @@ class Run:
 
     async def _run_id(self, opened: Target, behaviour: Behaviour) -> None:
         if time.monotonic() >= self._deadline:
-            self._finish(self._result(behaviour, Status.NOT_RUN, "the run's --timeout was over"))
+            self._finish(self._result(behaviour, Status.NOT_RUN, _TOO_LATE))
             return
         if lacking := _lacking(behaviour.gate, opened.capabilities):
             self._finish(self._result(behaviour, Status.SKIPPED_CAPABILITY, lacking))
