@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bigfleet_base import options
+from bigfleet_base.model import ID_PATTERN, is_valid_id
 from bigfleet_base.options import UsageError, duration, new_parser
 from bigfleet_providerkit.conformance.catalogue import BEHAVIOURS, PROFILES
 
@@ -100,6 +101,8 @@ class Options:
             raise UsageError("several --cert are for several --shard-id, in the same order")
         if "" in self.shard_ids or len(set(self.shard_ids)) < len(self.shard_ids):
             raise UsageError("every --shard-id must be another one, and none of them empty")
+        if wrong := [shard_id for shard_id in self.shard_ids if not is_valid_id(shard_id)]:
+            raise UsageError(f"--shard-id {wrong[0]!r} does not match {ID_PATTERN}")
 
     def _check_numbers(self) -> None:
         for flag, number in (
@@ -138,7 +141,10 @@ class Options:
         words += ["--hundred-thousand"] if self.hundred_thousand else []
         default = Options(target="default")
         if self.settle != default.settle:
-            words += ["--settle-timeout", ",".join(f"{kind}={s:g}s" for kind, s in self.settle.items())]
+            words += [
+                "--settle-timeout",
+                ",".join(f"{kind}={_as_duration(s)}" for kind, s in self.settle.items()),
+            ]
         for flag, name in (
             ("--min-slots", "min_slots"),
             ("--fault-mode", "fault_mode"),
@@ -149,6 +155,16 @@ class Options:
         ):
             if getattr(self, name) != getattr(default, name):
                 words += [flag, str(getattr(self, name))]
+        for flag, name in (
+            ("--poll", "poll"),
+            ("--fast-poll", "fast_poll"),
+            ("--transition-timeout", "transition_timeout"),
+            ("--recovery-timeout", "recovery"),
+            ("--soak", "soak"),
+        ):
+            if (seconds := getattr(self, name)) != getattr(default, name):
+                words += [flag, _as_duration(seconds)]
+        words += [] if self.reclaim else ["--reclaim", "off"]
         for flag, values in (("--cert", self.certs), ("--key", self.keys), ("--shard-id", self.shard_ids)):
             for value in values:
                 words += [flag, value]
@@ -339,6 +355,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-vacuous", action="store_true", help="a check that had nothing to bind fails")
     add("--timeout", type=duration, metavar="TIME", default="30m", help="of the whole run")
     return parser
+
+
+def _as_duration(seconds: float) -> str:
+    """As a flag takes it, which knows no exponents."""
+    return f"{round(seconds * _SECOND)}ns" if seconds % 1 else f"{seconds:.0f}s"
 
 
 def _words(text: str) -> tuple[str, ...]:
