@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from bigfleet_base.options import UsageError
 from bigfleet_providerkit.conformance.catalogue import Lane
 from bigfleet_providerkit.conformance.options import Output, parse
-from bigfleet_providerkit.conformance.outcome import Result, Status
+from bigfleet_providerkit.conformance.outcome import Result, Status, printable
 
 if TYPE_CHECKING:
     from bigfleet_providerkit.conformance.report import Report
@@ -48,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{_NAME}: {error}", file=sys.stderr)
         return _USAGE
     except UnreachableError as error:
-        print(f"{_NAME}: {error}", file=sys.stderr)
+        print(printable(f"{_NAME}: {error}"), file=sys.stderr)
         return _UNREACHABLE
     except KeyboardInterrupt:
-        print(f"{_NAME}: interrupted", file=sys.stderr)
+        print(f"{_NAME}: interrupted; machines that were in use are left as they are", file=sys.stderr)
         return _INTERRUPTED
     return _show(report, output)
 
@@ -71,7 +71,8 @@ class Lines:
         if self._colours:
             status = f"\x1b[{_COLOURS.get(result.status, 33)}m{status}\x1b[0m"
         about = result.reason if result.status not in (Status.PASSED,) else result.behaviour.title
-        self.say(f"{result.behaviour.id:6} {status} {result.seconds:6.2f} s  {' '.join(about.split())[:300]}")
+        about = printable(" ".join(about.split())[:300])
+        self.say(f"{result.behaviour.id:6} {status} {result.seconds:6.2f} s  {about}")
 
     def say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)

@@ -58,6 +58,11 @@ class Judgement:
     reasons: tuple[str, ...] = field(default=())
 
 
+def printable(text: str) -> str:
+    """What a provider has said, fit for a terminal and for XML: neither takes every character."""
+    return "".join(c if c in "\t\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def judge(results: Sequence[Result], *, compat: bool, no_vacuous: bool) -> Judgement:
     """The verdict over all ids of the catalogue."""
     required = [result for result in results if result.required]

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from bigfleet_providerkit.conformance.catalogue import AREAS, catalogue_hash
 from bigfleet_providerkit.conformance.evidence import Latencies
 from bigfleet_providerkit.conformance.options import Options
-from bigfleet_providerkit.conformance.outcome import Judgement, Result, Status, Verdict
+from bigfleet_providerkit.conformance.outcome import Judgement, Result, Status, Verdict, printable
 from bigfleet_providerkit.conformance.target import Capabilities
 
 _PASSED: Final = (Status.PASSED, Status.VACUOUS)
@@ -155,7 +155,7 @@ class Report:
                 about = _cell(r.behaviour.title) + remark
                 lines.append(f"| {r.behaviour.id} | {r.status} | {r.seconds:.2f} | {about} |")
             lines.append("")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def text(self) -> str:
         """For a terminal: a line per area, every failure in full, the verdict last."""
@@ -180,7 +180,7 @@ class Report:
         lines += ["", f"{self.verdict}  {self.provider}  {passed}/{counted} in {self.seconds:.1f} s"]
         if self.verdict is not Verdict.CERTIFIED:
             lines.append("because: " + "; ".join(_shortened(self.judgement.reasons)))
-        return "\n".join(lines) + "\n"
+        return printable("\n".join(lines) + "\n")
 
     def write(self, folder: Path, formats: Iterable[str]) -> list[Path]:
         """Put the files of these formats into a folder; which they are."""
@@ -263,17 +263,17 @@ def _junit_case(suite: ElementTree.Element, area: str, result: Result) -> None:
         name=f"{result.behaviour.id} {result.behaviour.title}",
         time=f"{result.seconds:.3f}",
     )
-    text = _xml_safe("\n".join(failure_lines(result)))
+    text = printable("\n".join(failure_lines(result)))
     match result.status:
         case Status.FAILED:
-            ElementTree.SubElement(case, "failure", message=_xml_safe(result.reason)).text = text
+            ElementTree.SubElement(case, "failure", message=printable(result.reason)).text = text
         case Status.ERROR:
-            ElementTree.SubElement(case, "error", message=_xml_safe(result.reason)).text = text
+            ElementTree.SubElement(case, "error", message=printable(result.reason)).text = text
         case Status.PASSED | Status.VACUOUS:
             if result.reason or result.notes or result.lenient:
-                ElementTree.SubElement(case, "system-out").text = _xml_safe(_remarks(result))
+                ElementTree.SubElement(case, "system-out").text = printable(_remarks(result))
         case _:
-            ElementTree.SubElement(case, "skipped", message=_xml_safe(f"{result.status}: {result.reason}"))
+            ElementTree.SubElement(case, "skipped", message=printable(f"{result.status}: {result.reason}"))
 
 
 def _capabilities(capabilities: Capabilities | None) -> dict[str, Any]:
@@ -316,11 +316,6 @@ def _shortened(reasons: Sequence[str], limit: int = 12) -> list[str]:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _xml_safe(text: str) -> str:
-    """Without the control characters that no XML can hold; a provider's message may have any."""
-    return "".join(c if c in "\t\n" or ord(c) >= 0x20 else f"\\x{ord(c):02x}" for c in text)
 
 
 def _version() -> str:
