@@ -43,8 +43,9 @@ async def random_metadata_survives(t: Trial) -> None:
     for _ in range(20):
         sent = {"k" + random_text(t, 24): random_text(t, 64) for _ in range(t.random.randint(0, 11))}
         expect.metadata(await t.configure(machine_id, metadata=sent), sent)
-        [listed] = [m for m in (await t.list_machines(S.CONFIGURED)).machines if m.id == machine_id]
-        expect.metadata(listed, sent)
+        listed = (await t.list_machines(S.CONFIGURED)).machines
+        expect.once(listed, machine_id)
+        expect.metadata(next(machine for machine in listed if machine.id == machine_id), sent)
         expect.unbound(await t.drain(machine_id))
 
 
