@@ -154,8 +154,8 @@ class Managed:
             stub: Any = health_pb2_grpc.HealthStub(connection.channel)  # the published types lack Check
             answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
         except aio.AioRpcError as error:
-            # No health service: then an open port has to do.
-            return error.code() is StatusCode.UNIMPLEMENTED
+            # No health service, or none for the whole server: then an open port has to do.
+            return error.code() in (StatusCode.UNIMPLEMENTED, StatusCode.NOT_FOUND)
         else:
             return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
         finally:
