@@ -156,6 +156,23 @@ def last_error_is_prose(kit: Kit) -> None:
     errors_say(kit, lambda said: f"Sorry: {said}")
 
 
+@wrong(breaks="4", caught_by="X705")
+def labels_repeat_the_blob(kit: Kit) -> None:
+    """What was to be run on a machine is one of its labels."""
+    blobs: dict[str, str] = {}
+
+    @kit.around(Calls, "_accept")
+    def accept(original: Any, calls: Any, call: Call, slot: Slot, now: int) -> Any:
+        blobs[slot.id] = call.blob.decode(errors="replace")
+        return original(calls, call, slot, now)
+
+    def change(machine: pb.Machine) -> None:
+        if blob := blobs.get(machine.id):
+            machine.labels["user-data"] = blob[:512]
+
+    kit.records(change)
+
+
 def errors_say(kit: Kit, change: Callable[[str], str]) -> None:
     """Tell what has failed in other words."""
 

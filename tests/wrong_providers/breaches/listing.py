@@ -4,6 +4,8 @@ from typing import Any
 
 from bigfleet_base.api.ext.v1alpha1 import providerinfo_pb2 as info_pb
 from bigfleet_base.api.v1alpha1 import provider_pb2 as pb
+from bigfleet_base.model import MachineState as S
+from bigfleet_providerkit.conformance.expect import TRANSITIONAL
 from bigfleet_providerkit.core import Core
 from bigfleet_providerkit.effects import Code, PutMachine
 from bigfleet_providerkit.inventory import Inventory
@@ -266,6 +268,26 @@ def a_truncated_cursor_is_a_cursor(kit: Kit) -> None:
         return place
 
 
+@wrong(breaks="P-61", caught_by="B707 X701")
+def lists_leave_out_what_does_not_rest(kit: Kit) -> None:
+    """List has the machines that are at rest, and others for those who name their states."""
+
+    @kit.lists
+    def settled(request: pb.ListFilter, found: pb.MachineList) -> None:
+        if not request.states:
+            leave_out(found, *TRANSITIONAL, S.FAILED)
+
+
+@wrong(breaks="P-64", caught_by="X701")
+def a_transition_is_a_change_when_it_ends(kit: Kit) -> None:
+    """A delta is without the machines whose transition is under way."""
+
+    @kit.lists
+    def settled(request: pb.ListFilter, found: pb.MachineList) -> None:
+        if request.since_revision and not found.full:
+            leave_out(found, *TRANSITIONAL)
+
+
 def asked(kit: Kit, change: Any) -> None:
     """Answer another List than was asked for."""
 
@@ -274,3 +296,10 @@ def asked(kit: Kit, change: Any) -> None:
         change(request)
         found: bytes = await original(service, request, context)
         return found
+
+
+def leave_out(found: pb.MachineList, *states: S) -> None:
+    """A List without the machines in these states."""
+    kept = [machine for machine in found.machines if machine.state not in map(int, states)]
+    del found.machines[:]
+    found.machines.extend(kept)

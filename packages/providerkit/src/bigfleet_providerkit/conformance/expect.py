@@ -125,7 +125,7 @@ def one_operation(replies: Sequence[Ack]) -> str:
 def once(machines: Iterable[pb.Machine], machine_id: str) -> None:
     """A set has the machine once."""
     times = sum(machine.id == machine_id for machine in machines)
-    that(times == 1, f"machine {machine_id} is {times} times in the List of its state, expected once")
+    that(times == 1, f"machine {machine_id} is {times} times in a List that it belongs to, expected once")
 
 
 def _require(reply: Reply[Any], holds: bool, wanted: str) -> None:
