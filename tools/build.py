@@ -6,6 +6,7 @@ everything that decides their bytes: a second clone only links them, and needs n
 compiler run. Only the standard library is used, because this runs before any virtual environment exists.
 """
 
+import argparse
 import contextlib
 import errno
 import fcntl
@@ -74,6 +75,9 @@ PARTS = (
 
 
 def main() -> int:
+    argparse.ArgumentParser(
+        prog="make tools", description="Build etcd, Kubernetes and kwok once, and link them into tools/bin."
+    ).parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         build_all()
@@ -84,9 +88,8 @@ def main() -> int:
         print("make tools: interrupted; parts that were finished are kept", file=sys.stderr)
         return 130
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        print(f"make tools: {_disk_full()}", file=sys.stderr)
+        reason = _disk_full() if error.errno == errno.ENOSPC else _unusable(error)
+        print(f"make tools: {reason}", file=sys.stderr)
         return 1
     return 0
 
@@ -329,6 +332,13 @@ def _disk_full() -> str:
     return (
         f"the disk is full. About 6 GB are needed in all, in {_cache_folder()} and in the folders that"
         " `go env GOCACHE GOMODCACHE GOTMPDIR` names. Make room and run `make tools` again."
+    )
+
+
+def _unusable(error: OSError) -> str:
+    return (
+        f"{error.strerror}: {error.filename}. Finished parts are kept in {_cache_folder()}; let this user"
+        " write there, or set XDG_CACHE_HOME to a folder where it may."
     )
 
 

@@ -77,9 +77,9 @@ class Clone:
     def build(self, **environment: str) -> "subprocess.CompletedProcess[str]":
         return run_build(self.tools, self.environment | environment)
 
-    def start_build(self, **environment: str) -> "subprocess.Popen[str]":
+    def start_build(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
         run = subprocess.Popen(
-            [sys.executable, self.tools / "build.py"],
+            [sys.executable, self.tools / "build.py", *arguments],
             env=self.environment | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -186,6 +186,21 @@ def test_missing_compiler_is_reported_with_what_to_install(clone: Clone, tmp_pat
 
     assert done.returncode == 1
     assert re.search(r"there is no `go` in PATH\. Install Go 1\.\d+\.0 or newer", done.stderr)
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_what_to_do(clone: Clone, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = clone.build(XDG_CACHE_HOME=str(tmp_path / "file"))
+
+    assert done.returncode == 1 and clone.compiled() == []
+    assert done.stderr.startswith("make tools: Not a directory: ") and "XDG_CACHE_HOME" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_who_asks_for_help_gets_no_build(clone: Clone) -> None:
+    run = clone.start_build("--help")
+    assert "usage: make tools" in run.communicate(timeout=60)[0]
+    assert run.returncode == 0 and clone.compiled() == []
 
 
 def test_old_compiler_is_reported_with_what_to_install(clone: Clone) -> None:
