@@ -63,11 +63,17 @@ class Nothing(Backend):
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--size", type=harness.count, action="append", help="machines; repeatable (default 10000, 100000)"
+        "--size",
+        type=harness.count,
+        action="append",
+        metavar="N",
+        help=f"machines, at least {CALLS}; repeatable (default 10000, 100000)",
     )
     parser.add_argument("--repeat", type=harness.count, default=5, help="lists of each size, the best counts")
     parser.add_argument("--check", action="store_true", help="fail when dearer than the baseline")
     options = parser.parse_args(argv)
+    if min(options.size or SIZES) < CALLS:
+        parser.error(f"--size: the calls take {CALLS} machines, one after the other")
     calibration = harness.calibrate()
     results = [asyncio.run(_measure(size, options.repeat)) for size in options.size or SIZES]
     document = harness.report("provider", results, calibration)

@@ -258,6 +258,12 @@ def test_of_nothing_no_figure_is_taken(
     assert ended.value.code == 2 and "is no number of at least 1" in capsys.readouterr().err
 
 
+def test_too_few_machines_for_the_providers_calls_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        provider.main(["--size=10000", "--size=200"])
+    assert ended.value.code == 2 and "--size: the calls take 6000 machines" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
