@@ -135,7 +135,7 @@ def _fault_slots(pattern: Offering) -> list[Offering]:
 
 
 async def _call(method: Any, *arguments: object) -> Any:
-    if asyncio.iscoroutinefunction(method):
+    if inspect.iscoroutinefunction(method):
         return await method(*arguments)
     value = await asyncio.get_running_loop().run_in_executor(None, method, *arguments)
     return await value if inspect.isawaitable(value) else value
