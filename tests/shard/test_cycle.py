@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 
 from bigfleet.engine import cycle as engine_cycle
-from bigfleet.shard.core.effects import Effect, KeepRecording
+from bigfleet.shard.core.effects import Effect, KeepRecording, Mark
 from bigfleet.shard.core.events import CycleFinished, Event
 from bigfleet.sim.operator import Habits, SimOperator
 from bigfleet.sim.shard import Trace
@@ -103,6 +103,13 @@ def test_a_replay_compares_what_was_compared(is_put_off: bool) -> None:
     lab.core.engine.hurried = not is_put_off
     lab.core.run_out(CycleFinished(put_off=is_put_off))
     assert lab.core.put_off == is_put_off
+
+
+def test_a_row_costs_its_share_of_the_last_cycles_first_phase() -> None:
+    lab, operator = _amid_a_comparison()
+    phases = (("phase1", 8_000_000), ("phase2", 5_000_000))
+    effects = lab.core.handle(CycleFinished(phases_ns=phases), lab.time.now)
+    assert Mark(series.PHASE1_PER_NEED, 0.008 / len(operator.needs)) in effects
 
 
 def _amid_a_comparison(trace: Trace | None = None) -> tuple[Lab, SimOperator]:

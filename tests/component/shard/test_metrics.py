@@ -64,7 +64,7 @@ async def test_a_bound_machine_moves_the_figures_that_tell_of_it(tmp_path: Path)
     assert seen["bigfleet_shard_provisioning_latency_seconds_count[]"] == 1
     assert seen["bigfleet_shard_cycle_trigger_total['rollup']"] >= 1
     assert seen["bigfleet_shard_last_cycle_timestamp_seconds[]"] > 1.7e9
-    assert seen["bigfleet_shard_phase1_per_need_seconds[]"] > 0
+    assert seen["bigfleet_shard_cycle_phase_duration_seconds_sum['phase1']"] > 0
 
 
 @rule("ruling.R18", "shard.X6")
