@@ -1,6 +1,7 @@
 """The ``bigfleet`` command: what it takes, what it refuses, and how it says so."""
 
 import gc
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +128,17 @@ def test_a_users_mistake_is_one_line_and_status_1_whether_started_or_checked(
         err = capsys.readouterr().err
         assert said in err and len(err.splitlines()) == 1 and err.startswith("bigfleet: ")
     assert not (tmp_path / "data").exists(), "a refused start takes no epoch"
+
+
+def test_without_a_provider_and_without_the_fake_it_says_what_to_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "bigfleet_providerkit", None)
+    base = ["--listen", "127.0.0.1:0", "--metrics-addr", "0", "--data-dir", str(tmp_path / "data")]
+    for command in (["shard"], ["check-config", "shard"]):
+        assert main([*command, *base]) == 1
+        err = capsys.readouterr().err
+        assert "--provider-addr is empty" in err and "bigfleet[fake]" in err and len(err.splitlines()) == 1
 
 
 def test_a_folder_that_would_be_refused_is_refused_when_checked(

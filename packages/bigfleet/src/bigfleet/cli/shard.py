@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -150,6 +151,11 @@ def refuse_unusable(command: Command) -> None:
         for address in (shard.listen, *(endpoint.address for endpoint in shard.providers)):
             require_local_or_insecure(parse_address(address), insecure=shard.insecure)
     if command.seeds is not None:
+        if find_spec("bigfleet_providerkit") is None:
+            raise UsageError(
+                "--provider-addr is empty, and the fake provider is not installed: give the address of a"
+                " provider, or install bigfleet[fake]"
+            )
         from bigfleet.cli.fake import check_seeds
 
         check_seeds(command.seeds)
