@@ -1,6 +1,6 @@
 """What a backend raises when something expected goes wrong; anything else counts as ``Terminal``."""
 
-import math
+from typing import Final
 
 
 class BackendError(Exception):
@@ -40,5 +40,8 @@ class Unauthorized(Terminal):
 
 
 def finite_seconds(given: object, usual: float) -> float:
-    """A time that a backend named, or the usual one where it named none that has an end."""
-    return given if isinstance(given, int | float) and abs(given) < math.inf else usual
+    """A time that a backend named, or the usual one where it named none that anybody could wait for."""
+    return given if isinstance(given, int | float) and abs(given) < _FOREVER_S else usual
+
+
+_FOREVER_S: Final = 1e9
