@@ -7,10 +7,11 @@ written to ``regressions/``, where the tests replay it for ever.
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from tests.oracle.results import CycleInput, CycleResult, Ingest, Options
 REGRESSIONS = Path(__file__).parent / "regressions"
 RARE = 0.01
 """A situation that fewer fleets than this reach is not tested by chance."""
+TELLING = 500
+"""Fleets that must have been looked at before a situation can be called rare."""
 SAMPLE_EVERY = 10
 """Looking for situations costs as much as deciding, so only every so many fleets are looked at."""
 CHUNK = 250
@@ -128,7 +131,9 @@ class Tally:
         )
 
     def rare(self) -> list[str]:
-        """Situations that too few fleets reached."""
+        """Situations that too few fleets reached; of few fleets that says nothing."""
+        if self.sampled < TELLING:
+            return []
         return [name for name in SITUATIONS if self.situations[name] < RARE * self.sampled]
 
     def table(self) -> str:
@@ -192,18 +197,34 @@ def write_regression(seed: int) -> Path:
     return path
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Judge the engine by the oracle over random fleets.")
-    parser.add_argument("--from", dest="start", type=int, default=0, metavar="SEED", help="first seed (0)")
-    parser.add_argument("--fleets", type=int, default=20_000, help="how many (20000)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
+def _whole(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+        return int(text)
+
+    return read
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="make differential", description="Judge the engine by the oracle over random fleets."
+    )
+    parser.add_argument(
+        "--from", dest="start", type=_whole(0), default=0, metavar="SEED", help="first seed (0)"
+    )
+    parser.add_argument("--fleets", type=_whole(1), default=20_000, help="how many (20000)")
+    parser.add_argument(
+        "--jobs", type=_whole(1), default=os.cpu_count() or 1, help="processes (one per core)"
+    )
     parser.add_argument(
         "--state", type=Path, metavar="FILE", help="keep what was judged in this file, and go on from it"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     began = time.monotonic()
     tally = run(arguments.start, arguments.fleets, arguments.jobs, progress=True, state=arguments.state)
-    print(tally.table())
+    if tally.sampled:
+        print(tally.table())
     for seed, difference in sorted(tally.differences.items()):
         print(f"seed {seed} differs in {difference}\nshrunk to {write_regression(seed)}")
     last = arguments.start + tally.fleets - 1
