@@ -215,3 +215,13 @@ def test_a_readable_file_is_replayed_although_another_is_not(
 ) -> None:
     assert run(tmp_path / "none.rec", segments[0], "--output", "json") == 1
     assert len(summaries(capsys)) == 1
+
+
+def test_a_file_that_is_not_there_is_named_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "none"
+
+    assert run(missing) == 1
+    expected = f"bigfleet shard replay: {missing}: cannot be read: No such file or directory\n"
+    assert capsys.readouterr().err == expected

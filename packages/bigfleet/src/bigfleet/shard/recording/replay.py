@@ -94,7 +94,8 @@ def run_replay(args: argparse.Namespace) -> int:
                     progress=_print_progress,
                 )
         except (OSError, SegmentError) as error:
-            print(error, file=sys.stderr)
+            reason = f"{path}: cannot be read: {error.strerror}" if isinstance(error, OSError) else error
+            print(f"bigfleet shard replay: {reason}", file=sys.stderr)
             code = 1
             continue
         _print(_json(summary) if args.output == "json" else _text(summary))
